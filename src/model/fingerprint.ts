@@ -86,6 +86,19 @@ export function isSameContent(a: string | null | undefined, b: string | null | u
   return !a || !b || a === b;
 }
 
+/** Whether two elements of one call have the same key and different content, so that the call is rejected. */
+export function contradictsItself(
+  elements: readonly Pick<NewElement, 'dedupKey' | 'fingerprint'>[],
+): boolean {
+  const known = new Map<string, string | null | undefined>();
+  return elements.some(({ dedupKey, fingerprint }) => {
+    if (dedupKey === null) return false;
+    if (known.has(dedupKey)) return !isSameContent(fingerprint, known.get(dedupKey));
+    known.set(dedupKey, fingerprint);
+    return false;
+  });
+}
+
 /** Scopes a key to its user. A user name contains no colon, so the two parts cannot be confused. */
 export function userKey(user: string, key: string): string {
   return `${user}:${key}`;

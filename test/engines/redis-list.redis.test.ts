@@ -271,6 +271,13 @@ for (const { name, url } of servers) {
       assert.deepEqual(repeats, [0]);
     });
 
+    it('creates no queue for a call that has one dedup key with different content', async () => {
+      const queue = freshQueue();
+      const elements = ['one', 'two'].map((fingerprint) => newElement({ dedupKey: 'k', fingerprint }));
+      assert.deepEqual(await storage.insert(queue, elements), []);
+      assert.ok(!(await storage.queues('plain')).includes(queue.name));
+    });
+
     it('forgets dedup and request keys when their queue is dropped, and stores new ones afterwards', async () => {
       const queue = freshQueue();
       const elements = [

@@ -27,6 +27,7 @@ import {
   type NewElement,
 } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import { contradictsItself } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber } from '../../model/owner.ts';
 import { type Batchers, single } from './batcher.ts';
@@ -125,7 +126,7 @@ export class RedisStorage implements Storage {
     return this.#batchers.call(queue, INSERT, call, {
       join: 'insert',
       stores: true,
-      creates: true,
+      creates: !contradictsItself(elements),
       signal,
       items: elements.length,
       deliveries: elements.reduce((sum, { groups }) => sum + groups.length, 0),

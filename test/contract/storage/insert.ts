@@ -236,6 +236,18 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'b', 'f', 'i']);
     });
 
+    it('creates no queue for a call that has one dedup key with different content', async () => {
+      await on.alone(async ({ engine: { storage } }) => {
+        const queue = { ns: 'plain', name: 'contradictory' };
+        const elements = ['a', 'b'].map((body) => {
+          const plain = newElement({ body, dedupKey: 'k' });
+          return { ...plain, fingerprint: contentFingerprint(plain) };
+        });
+        assert.deepEqual(await storage.insert(queue, elements), []);
+        assert.deepEqual(await storage.queues('plain'), []);
+      });
+    });
+
     it('stores different kinds of elements of one call unchanged and in order', async () => {
       const queue = on.queue();
       const now = on.opened.now();
