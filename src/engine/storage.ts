@@ -484,7 +484,7 @@ export interface Usage {
 }
 
 export interface SweepResult {
-  /** Queues that gained eligible elements. */
+  /** Queues that gained eligible elements, without those that were dropped since. */
   readonly affected: readonly QueueKey[];
   readonly nextAt: number | null;
 }

@@ -107,6 +107,7 @@ class PostgresEngine implements Engine {
       dedupWindow: String(dedupWindowMs),
       monotonic: () => clock.monotonic(),
       onAffected: (queue: QueueKey) => void this.#affected.set(JSON.stringify([queue.ns, queue.name]), queue),
+      onDropped: (queue: QueueKey) => void this.#affected.delete(JSON.stringify([queue.ns, queue.name])),
       onDeadLetters: (queue: QueueKey, group: GroupName, to: string, count: number) => {
         const target = { queue: { ns: queue.ns, name: to }, groups: registry.defaultGroups(queue) };
         countDeadLetters(this.stats, { queue, group }, target, count);

@@ -87,6 +87,7 @@ export interface Context {
   readonly monotonic: () => number;
   /** Called when a queue gained eligible elements. */
   readonly onAffected: (queue: QueueKey) => void;
+  readonly onDropped: (queue: QueueKey) => void;
   /** Called when elements of a group became dead letters. @param to the name of the dead-letter queue */
   readonly onDeadLetters: (queue: QueueKey, group: GroupName, to: string, count: number) => void;
 }

@@ -234,9 +234,11 @@ export class PostgresStorage implements Storage {
     };
   }
 
-  drop(key: QueueKey): Promise<boolean> {
+  async drop(key: QueueKey): Promise<boolean> {
     const queue = this.#context.registry.queue(key);
-    return this.#batcher.submit(this.#operations.drop, queue, queue, OWN_BATCH);
+    const isDropped = await this.#batcher.submit(this.#operations.drop, queue, queue, OWN_BATCH);
+    if (isDropped) this.#context.onDropped(key);
+    return isDropped;
   }
 
   async counts(key: QueueKey, group?: GroupName): Promise<QueueCounts> {

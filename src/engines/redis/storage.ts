@@ -201,7 +201,13 @@ export class RedisStorage implements Storage {
 
   /** Runs after all calls made earlier. */
   drop(queue: QueueKey): Promise<boolean> {
-    return this.#batchers.inTime(this.counts(queue).then(() => this.#registry.drop(queue)));
+    const dropped = this.counts(queue).then(() => this.#registry.drop(queue));
+    return this.#batchers.inTime(
+      dropped.then((isDropped) => {
+        if (isDropped) this.#sweeper.noteDropped(queue);
+        return isDropped;
+      }),
+    );
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {

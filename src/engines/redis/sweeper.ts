@@ -50,6 +50,11 @@ export class Sweeper {
     this.#affected.set(queueText(queue), queue);
   }
 
+  /** The queue was dropped: the next sweep does not report it. */
+  noteDropped(queue: QueueKey): void {
+    this.#affected.delete(queueText(queue));
+  }
+
   #sweepQueue(queue: QueueKey): Promise<Swept> {
     return this.#batchers.call(queue, SWEEP, this.#context.dedupWindowMs);
   }

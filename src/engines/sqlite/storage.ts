@@ -253,8 +253,11 @@ export class SqliteStorage implements Storage {
     return this.#client.invoke('purge', nameOf(queue), states ?? null);
   }
 
-  drop(queue: QueueKey): Promise<boolean> {
-    return this.#client.invoke('drop', nameOf(queue));
+  async drop(queue: QueueKey): Promise<boolean> {
+    const name = nameOf(queue);
+    const isDropped: boolean = await this.#client.invoke('drop', name);
+    if (isDropped) this.#client.affected.delete(name);
+    return isDropped;
   }
 
   /** Counts in steps, between which other calls run. */

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
-import { commit } from '../../support/settle.ts';
-import { byToken, Fixture } from '../fixture.ts';
+import { commit, rollback, settle } from '../../support/settle.ts';
+import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
   describe('drop', () => {
@@ -70,6 +70,24 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
       assert.equal(await on.storage.drop(queue), true);
       assert.equal(await isListed(queue), false);
       assert.equal(await on.storage.drop(on.queue()), true);
+    });
+
+    it('lets no later sweep report the queue, although elements had been moved to it', async () => {
+      const queue = on.queue('jobs');
+      const dead = { ns: queue.ns, name: DEAD_LETTERS };
+      const moved = on.queue('jobs');
+      await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 }), newElement({})]);
+      const [first, second] = [await on.reserveOne(queue), await on.reserveOne(queue)];
+      await rollback(on.storage, queue, [{ ...byToken(first), delayMs: 0, countTry: true }]);
+      const move = { kind: 'move', to: moved, groups: [''], tries: null, headers: [] } as const;
+      assert.deepEqual(await settle(on.storage, queue, [byToken(second)], move), ['done']);
+      for (const dropped of [dead, moved]) {
+        assert.equal((await on.pop(dropped)).length, 1);
+        assert.equal(await on.storage.drop(dropped), true);
+      }
+      const { affected } = await on.storage.sweep();
+      const names = affected.map(({ name }) => name);
+      assert.ok(![dead.name, moved.name].some((name) => names.includes(name)), names.join());
     });
 
     it('loses no element that is inserted concurrently', async () => {
