@@ -384,7 +384,7 @@ const NamespaceOptions = Type.Object(
       minimum: 1,
       default: 10_000,
       description:
-        'maximum number of queues in the namespace; a request that would create one more is rejected. Queues for dead letters and for elements that no exchange could forward are exempt',
+        'maximum number of queues in the namespace; a request that would create one more is rejected. Queues for dead letters and for elements that no exchange could forward are created beyond it, too, but they count',
     }),
     maxElements: Type.Optional(
       Type.Integer({
