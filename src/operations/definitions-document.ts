@@ -149,7 +149,7 @@ export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsD
   return {
     exchanges: Object.fromEntries(
       declared.map(([id, { stopped = false, ...declaration }]) => [
-        checkName('exchange', id),
+        atMember('exchanges', () => checkName('exchange', id)),
         { ...toDeclaration(declaration), stopped },
       ]),
     ),
@@ -158,7 +158,7 @@ export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsD
         ns,
         Object.fromEntries(
           entries.map(([name, { paused = false, options = null }]) => [
-            checkName('queue', name),
+            atMember(memberPath('queues', ns), () => checkName('queue', name)),
             { paused, options: options && storedOptionsAt(['queues', ns, name, 'options'], name, options) },
           ]),
         ),

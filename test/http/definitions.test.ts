@@ -185,6 +185,15 @@ describe('A document of definitions', () => {
       const { code, parameter: named } = jsonOf<{ code: string; parameter: string }>(answer);
       assert.deepEqual([answer.status, code, named], [400, 'invalid-parameter', parameter]);
     }
+    for (const [document, path] of [
+      [{ exchanges: { '': FORWARD } }, 'exchanges'],
+      [{ queues: { N: { ['n'.repeat(256)]: {} } } }, 'queues.N'],
+    ] as const) {
+      const answer = await put(client, document);
+      const { code, parameter, detail } = jsonOf<{ code: string; parameter: string; detail: string }>(answer);
+      assert.deepEqual([answer.status, code, parameter], [400, 'invalid-name', path]);
+      assert.ok(detail.startsWith(`${path}: The `), detail);
+    }
     const unknown = await put(client, { queues: { nowhere: {} } });
     const { code, parameter: named } = jsonOf<{ code: string; parameter: string }>(unknown);
     assert.deepEqual([unknown.status, code, named], [404, 'namespace-not-found', 'queues.nowhere']);
