@@ -101,6 +101,7 @@ export class Server implements Service {
   #running: Running | null = null;
   #newAdministrator: NewAdministrator | null = null;
   #starting: Promise<void> | null = null;
+  #areEnginesStarting = false;
   #stopping: Promise<void> | null = null;
 
   constructor(config: Config, parts: ServerParts) {
@@ -351,9 +352,11 @@ export class Server implements Service {
   async #startEngines(): Promise<EngineSet> {
     const engines = await loadEngines(this.#config, this.#parts);
     const services = engines.all().map(({ service }) => service);
+    this.#areEnginesStarting = true;
     for (let from = 0; from < services.length; from += ENGINE_START_GROUP) {
       await this.#startParts(...services.slice(from, from + ENGINE_START_GROUP));
     }
+    this.#areEnginesStarting = false;
     for (const { engine } of engines.all()) {
       this.#readiness.watch(maskUrl(engine.url), engine);
       void engine.failed.then((error) => this.#fail(error));
@@ -483,10 +486,12 @@ export class Server implements Service {
 
   async #stop(): Promise<void> {
     this.drain();
-    // A startup in progress is aborted at its next step.
-    await this.#starting?.catch(() => {});
+    // A startup in progress is aborted at its next step. An engine whose server does not reply would delay that step.
+    const stopping = this.#areEnginesStarting ? this.#stack.stop() : Promise.resolve();
+    await Promise.allSettled([this.#starting, stopping]);
     this.drain();
     await this.#stack.stop();
+    await stopping;
   }
 
   #checkNotStopping(): void {

@@ -97,6 +97,18 @@ describe('A server embedded in another program', () => {
     await newServer().start();
   });
 
+  it('does not wait for the server of an engine if it is stopped during its start', async () => {
+    const silent = createTcpServer().listen(0, '127.0.0.1').unref();
+    await once(silent, 'listening');
+    const url = `redis://127.0.0.1:${(silent.address() as AddressInfo).port}`;
+    const server = newServer({ ...config, namespaces: { N: { ...config.namespaces.N, url } } as never });
+    const connected = once(silent, 'connection');
+    const starting = assert.rejects(server.start(), /The engine was stopped while it started/);
+    await connected;
+    await server.stop();
+    await starting;
+  });
+
   it('opens no more files if it is stopped during its start', async () => {
     const names = Array.from({ length: 60 }, (_, i) => `many${i}`);
     const namespaces = Object.fromEntries(names.map((name) => [name, { url: `sqlite:many/${name}.db` }]));
