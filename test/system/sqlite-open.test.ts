@@ -139,6 +139,29 @@ describe('Opening a SQLite file', () => {
     });
   });
 
+  it('rejects the file of another program, and leaves its tables as they are', async () => {
+    for (const version of [0, SCHEMA_VERSION, 7]) {
+      await withFolder(async (folder) => {
+        const db = new DatabaseSync(folder.file);
+        db.exec(`CREATE TABLE customer (name TEXT); PRAGMA user_version = ${version}`);
+        db.close();
+        await assert.rejects(
+          folder.engine().start(),
+          /test\.db cannot be .*it has tables of another program/,
+        );
+        const again = new DatabaseSync(folder.file);
+        assert.deepEqual(
+          again
+            .prepare('SELECT name FROM sqlite_schema')
+            .all()
+            .map(({ name }) => name),
+          ['customer'],
+        );
+        again.close();
+      });
+    }
+  });
+
   it('rejects the path of a folder', async () => {
     await withFolder(async (folder) => {
       mkdirSync(folder.file);

@@ -128,10 +128,18 @@ export const SCHEMA_VERSION = 1;
 /** Page 1 has the schema, page 2 the first pointer map of `auto_vacuum`. */
 export const UNSYNCED_PAGE = 3;
 
-/** @returns whether the file has the engine's tables @throws Error if they are of another schema version */
+/**
+ * @returns whether the file has the engine's tables
+ * @throws Error if they are of another schema version, or the file has the tables of another program
+ */
 export function hasSchema(db: DatabaseSync): boolean {
   const version = Number(db.prepare('PRAGMA user_version').get()?.user_version ?? 0);
-  if (version === 0 || version === SCHEMA_VERSION) return version !== 0;
+  const tables = db.prepare(`SELECT name FROM sqlite_schema WHERE type = 'table'`).all();
+  if (version === 0 && tables.length === 0) return false;
+  if (version === 0 || !tables.some(({ name }) => name === 'delivery')) {
+    throw new Error('it has tables of another program; use a file of its own');
+  }
+  if (version === SCHEMA_VERSION) return true;
   throw new Error(
     `it has schema ${version}, and this version of Quayside needs schema ${SCHEMA_VERSION}; use the version that wrote it`,
   );
