@@ -277,6 +277,9 @@ describe('API tokens', () => {
       ],
       [{ name: 'x', expiresAt: '2000-01-01T00:00:00Z' }, 400, 'invalid-parameter', /a time to come/],
       [{ name: 'x', expiresAt: '2999-02-29T00:00:00Z' }, 400, 'invalid-parameter', /a time to come/],
+      [{ name: 'x', expiresAt: '2999-01-31T25:00:00Z' }, 400, 'invalid-parameter', /a time to come/],
+      [{ name: 'x', expiresAt: '2999-01-31T10:61:00Z' }, 400, 'invalid-parameter', /a time to come/],
+      [{ name: 'x', expiresAt: '2999-01-31T10:00:00+24:00' }, 400, 'invalid-parameter', /a time to come/],
       [
         { name: 'x', rights: {} },
         400,

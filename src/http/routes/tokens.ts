@@ -168,7 +168,7 @@ function parseToken(call: HttpCall, payload: unknown): NewToken {
 
 /** Whether a string is an existing moment in ISO 8601. `Date.parse` would read 31 February as 3 March. */
 function isMoment(text: string): boolean {
-  if (!ISO_TIME.test(text)) return false;
+  if (!ISO_TIME.test(text) || Number.isNaN(Date.parse(text))) return false;
   const day = text.slice(0, 10);
   const midnight = Date.parse(`${day}T00:00:00Z`);
   return !Number.isNaN(midnight) && new Date(midnight).toISOString().startsWith(day);
