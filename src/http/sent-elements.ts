@@ -460,7 +460,7 @@ function readLineElement(line: string): GivenElement {
     delayMs: delay == null ? null : toMs(delay),
     ttlMs: ttl == null ? null : toMs(ttl),
     tries: members.tries ?? null,
-    groups: groups == null ? null : [...new Set(groups)],
+    groups: groups == null ? null : [...new Set(groups.map((group) => group.trim()))],
     key: members.key == null ? null : toByteString(members.key),
   };
 }
@@ -474,7 +474,7 @@ function readExportedLine(line: string): ExportedElement {
   const { id, group, expiresAt, contentType, contentEncoding } = members;
   return {
     id,
-    group: group ?? null,
+    group: group?.trim() ?? null,
     body: bodyOf(members, line, EXPORTED_BODIES),
     contentType: contentHeader('content-type', contentType),
     contentEncoding: contentHeader('content-encoding', contentEncoding),

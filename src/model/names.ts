@@ -84,11 +84,11 @@ function invalidGroup(parameter: string, group: string): QuaysideError {
   );
 }
 
-/** A name that `checkGroup` accepts. */
+/** A name that `checkGroup` accepts when it is trimmed: readers of the value trim it, as in a query or a header. */
 export const Group: Schema<string> = refined(Type.String({ minLength: 1, maxLength: LIMITS.groupLength }), {
   allowed: 'a string',
-  fits: isGroup,
-  error: invalidGroup,
+  fits: (group) => isGroup(group.trim()),
+  error: (path, group) => invalidGroup(path, group.trim()),
 });
 
 /**

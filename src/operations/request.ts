@@ -105,14 +105,14 @@ export function parseRequest(payload: unknown): OperationRequest {
   const { action, source, where, to, delay, set, limit = null, rate = null, dryRun = false } = members;
   if (action === 'migrate') return migrationRequest(members);
   const isMove = action === 'move' || action === 'copy';
-  const { state = null, group = null, ids = null, selector = null, olderThan = null } = where ?? {};
+  const { state = null, group, ids = null, selector = null, olderThan = null } = where ?? {};
   checkState(action, state);
   return {
     action,
     source: queueAt(source, 'source'),
     where: {
       state,
-      group,
+      group: group?.trim() ?? null,
       ids: ids && [...new Set(ids)],
       selector,
       olderThanMs: olderThan === null ? null : olderThan * 1000,

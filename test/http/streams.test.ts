@@ -24,6 +24,39 @@ describe('Streams', () => {
     assert.equal((await client.get('events', queue, { group: 'G2' })).status, 200);
   });
 
+  it('names in JSON are trimmed like those in queries', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const lines = [{ text: 'a', groups: [' G1', 'G1 ', ' G2 '] }];
+    assert.equal((await client.insertLines('events', queue, lines)).status, 200);
+    const count = { action: 'count', source: { ns: 'events', queue }, where: { group: ' G1 ' } };
+    const counted = await client.request('POST', '/operations', { body: JSON.stringify(count) });
+    assert.equal(jsonOf<{ where: { group: string } }>(counted).where.group, 'G1');
+    const takes: [string, object, string][] = [
+      [`/q/events/${queue}/take`, { group: ' G1 ' }, ' G1 '],
+      ['/take', { from: [{ ns: 'events', queue, group: ' G2 ' }] }, ' G2 '],
+    ];
+    for (const [path, body, group] of takes) {
+      const json = JSON.stringify({ ...body, reserve: true, to: 0 });
+      const taken = await client.request('POST', path, { body: json });
+      assert.equal(taken.status, 200, path);
+      const [element] = taken.body.toString().trim().split('\n');
+      const { id } = JSON.parse(element ?? '') as { id: string };
+      const items = [{ id, group }];
+      const { results } = jsonOf<{ results: { outcome: string }[] }>(
+        await client.settleMany('events', queue, { commit: items }),
+      );
+      assert.equal(results[0]?.outcome, 'done', path);
+    }
+    const { totalSize } = jsonOf<Sizes>(await client.status('events', queue));
+    assert.equal(totalSize, 0);
+    const time = new Date(harness().opened.clock.now()).toISOString();
+    const line = { id: 'x', text: 'b', mature: 1, insertedAt: time, group: ' G1 ' };
+    const path = `/q/events/${queue}/import`;
+    assert.equal((await client.request('POST', path, { body: JSON.stringify(line) })).status, 200);
+    assert.equal((await client.get('events', queue, { group: 'G1', to: 0 })).body.toString(), 'b');
+  });
+
   it('an insert may name at most 64 groups of at most 64 characters', async () => {
     const client = harness().client();
     const queue = harness().queue();

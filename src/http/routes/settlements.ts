@@ -340,7 +340,8 @@ function readSettleItems(payload: unknown, queue: Queue, owner: string, maxCount
 }
 
 function readItem(action: BatchAction, item: SettleItemBody, queue: Queue, owner: string): BatchItem {
-  const { id, token = null, group = null } = item;
+  const { id, token = null } = item;
+  const group = item.group?.trim() ?? null;
   const settleAction = actionOf(action, item, queue);
   let settle: SettleItem | SettleOutcome;
   if (!isOpaque(id) || (group !== null && !isGroup(group))) settle = 'not-found';

@@ -241,7 +241,7 @@ export const takeRoutes: readonly Route[] = [
     handle(call, query) {
       readMany(call, (payload) => {
         const given = merged(query, parse(TakeOptions, payload ?? {}));
-        const { group } = given;
+        const group = given.group?.trim() ?? null;
         const leaseMs = leaseIn(call.queue, given);
         startTake(call, given, [{ queue: call.queue, group, leaseMs, weight: 1 }], 'strict');
       });
@@ -376,12 +376,12 @@ function sourcesIn(
   given: Options,
 ): TakeSource[] {
   const seen = new Map<string, number>();
-  return from.map(({ ns, queue: name, group = null, weight = 1 }, index) => {
+  return from.map(({ ns, queue: name, group, weight = 1 }, index) => {
     const path = `from[${index}]`;
     const namespace = atMember(`${path}.ns`, () => readableNamespace(call, ns));
     const queue = namespace.visit(name);
-    const source = { queue, group, leaseMs: leaseIn(queue, given), weight };
-    const readAs = atMember(`${path}.group`, () => queue.groupOf(group));
+    const source = { queue, group: group?.trim() ?? null, leaseMs: leaseIn(queue, given), weight };
+    const readAs = atMember(`${path}.group`, () => queue.groupOf(source.group));
     const key = JSON.stringify([ns, name, readAs]);
     const earlier = seen.get(key);
     if (earlier !== undefined) {
