@@ -257,7 +257,7 @@ export class Forwarder {
     return false;
   }
 
-  /** Stores remote copies, one insert per queue. Returns the plans of which a copy failed. */
+  /** Stores remote copies, one insert per queue, or several if large. Returns the plans of which a copy failed. */
   async #storeRemote(plans: readonly Plan[], isRemote: IsRemote): Promise<Set<Plan>> {
     const byQueue = new Map<Queue, (Copy & { plan: Plan })[]>();
     for (const plan of plans) {
@@ -271,27 +271,44 @@ export class Forwarder {
     }
     const { key, owner, context } = this.#exchange;
     const failed = new Set<Plan>();
-    const storeIn = async (queue: Queue, copies: readonly (Copy & { plan: Plan })[]): Promise<void> => {
-      const { items, error } = await storeWhatFits(copies, (some) =>
-        queue.insert(
-          some.map(({ element }) => element),
-          { user: owner },
-        ),
-      );
-      if (items.length === 0) return;
+    const fail = (queue: Queue, copies: readonly (Copy & { plan: Plan })[], error: unknown): void => {
       if (this.#isLogged(`copies for queue ${queue.key.name} of ${queue.key.ns}`)) {
         context.log.warn(
           { err: error, exchange: key, queue: queue.key },
           'a destination did not store copies',
         );
       }
-      this.#countFailed(items, error);
-      for (const { plan } of items) failed.add(plan);
+      this.#countFailed(copies, error);
+      for (const { plan } of copies) failed.add(plan);
     };
+    /** Resolves with the error; null: there was none. */
+    const storeIn = async (queue: Queue, copies: readonly (Copy & { plan: Plan })[]): Promise<unknown> => {
+      const { items, error } = await storeWhatFits(copies, (some) =>
+        queue.insert(
+          some.map(({ element }) => element),
+          { user: owner },
+        ),
+      );
+      if (items.length > 0) fail(queue, items, error);
+      return error;
+    };
+    if (!plans.some(({ isLarge }) => isLarge)) {
+      await Promise.all([...byQueue].map(([queue, copies]) => storeIn(queue, copies)));
+      return failed;
+    }
     // Concurrent large inserts would wait for each other, and be rejected as overloaded.
-    if (plans.some(({ isLarge }) => isLarge)) {
-      for (const [queue, copies] of byQueue) await storeIn(queue, copies);
-    } else await Promise.all([...byQueue].map(([queue, copies]) => storeIn(queue, copies)));
+    const failures: { readonly queue: Queue; readonly error: unknown }[] = [];
+    for (const [queue, all] of byQueue) {
+      for (const copies of steps(all)) {
+        // If an engine does not respond, one wait after the other could take longer than the lease.
+        const earlier = failures.find((one) => queue.sharesEngineWith(one.queue));
+        if (earlier !== undefined) fail(queue, copies, earlier.error);
+        else {
+          const error = await storeIn(queue, copies);
+          if (error !== null && !isFullError(error)) failures.push({ queue, error });
+        }
+      }
+    }
     return failed;
   }
 
@@ -389,6 +406,22 @@ export class Forwarder {
       if (counter !== undefined) counter.matched += 1;
     }
   }
+}
+
+/** Splits copies for one queue, which may be several destinations, so that no call has too many bytes. */
+function steps<T extends Pick<Copy, 'element'>>(copies: readonly T[]): T[][] {
+  const all: T[][] = [];
+  let bytes = Number.POSITIVE_INFINITY;
+  for (const copy of copies) {
+    const more = contentBytes(copy.element);
+    bytes += more;
+    if (bytes <= MAX_BYTES_OF_STEP) all.at(-1)?.push(copy);
+    else {
+      all.push([copy]);
+      bytes = more;
+    }
+  }
+  return all;
 }
 
 /** Stores as many items, in order, as there is capacity for, by bisection. Returns the others, and the error. */

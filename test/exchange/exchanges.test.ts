@@ -261,6 +261,61 @@ describe('an exchange', () => {
     }
   });
 
+  it('stores at most 16 MiB of large copies in one call, also if one queue is several destinations', async () => {
+    const { src, a, id } = names();
+    const storage = here.engine.storage;
+    const insert = storage.insert.bind(storage);
+    const copies: number[] = [];
+    await node.insert('N', a, 'so that the queue exists');
+    storage.insert = (queue, elements, ...rest) => {
+      if (queue.name === a) copies.push(elements.length);
+      return insert(queue, elements, ...rest);
+    };
+    try {
+      const selected = ['1', '2', '3'].map((selector): [string, string] => [`N/${a}`, selector]);
+      await node.exchanges.create(id, declare(`N/${src}`, selected));
+      await node.insert('N', src, 'x'.repeat(7 * 2 ** 20));
+      await until(async () => (await node.total('N', src)) === 0);
+      assert.equal(await node.total('N', a), 4);
+      assert.deepEqual(copies, [2, 1]);
+    } finally {
+      storage.insert = insert;
+    }
+  });
+
+  it('asks an engine that fails for one large copy to store no other ones of the element', async () => {
+    const { src, a, b, id } = names();
+    const storage = there.engine.storage;
+    const insert = storage.insert.bind(storage);
+    const asked: string[] = [];
+    storage.insert = (queue) => {
+      asked.push(queue.name);
+      return Promise.reject(new QuaysideError('storage-unavailable', 'planted'));
+    };
+    try {
+      const to = [`far/${a}`, `far/${b}`, `N/${a}`];
+      await node.exchanges.create(id, declare(`N/${src}`, to, { reserve: true }));
+      await node.insert('N', src, 'x'.repeat(6 * 2 ** 20));
+      await until(() => node.exchanges.record(id).stats.put_back === 1);
+      assert.deepEqual(asked, [a]);
+      const { stats } = node.exchanges.record(id);
+      assert.deepEqual(
+        stats.dst.map(({ failed }) => failed),
+        [1, 1, 0],
+      );
+      storage.insert = insert;
+      while ((await node.total('N', src)) > 0) await here.passTime(5_000);
+      for (const [ns, queue] of [
+        ['far', a],
+        ['far', b],
+        ['N', a],
+      ] as const)
+        assert.equal(await node.total(ns, queue), 1);
+    } finally {
+      storage.insert = insert;
+    }
+  });
+
   it('stores a copy in another engine once, even if another destination is removed before the retry', async () => {
     const { src, a, b, id } = names();
     const storage = there.engine.storage;
