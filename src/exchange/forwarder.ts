@@ -70,6 +70,8 @@ type OverrunAnswer = Extract<SelectorAnswer, { outcome: 'overrun' }>;
 const REQUEUE_MS = 5_000;
 /** Bytes of copies above which they are not stored in one call: other users wait for it, and it may exceed its time. */
 const MAX_BYTES_OF_STEP = 16 * 1_048_576;
+/** The share of its lease after which the lease of a large element is extended, while its copies are being stored. */
+const EXTENSION_SHARE = 0.25;
 
 /**
  * Decides what happens to a batch of elements, and carries it out.
@@ -269,7 +271,7 @@ export class Forwarder {
         else group.push({ ...copy, plan, element });
       }
     }
-    const { key, owner, context } = this.#exchange;
+    const { key, owner, route, context } = this.#exchange;
     const failed = new Set<Plan>();
     const fail = (queue: Queue, copies: readonly (Copy & { plan: Plan })[], error: unknown): void => {
       if (this.#isLogged(`copies for queue ${queue.key.name} of ${queue.key.ns}`)) {
@@ -298,8 +300,14 @@ export class Forwarder {
     }
     // Concurrent large inserts would wait for each other, and be rejected as overloaded.
     const failures: { readonly queue: Queue; readonly error: unknown }[] = [];
+    let extendedAt = Number.NEGATIVE_INFINITY;
     for (const [queue, all] of byQueue) {
       for (const copies of steps(all)) {
+        const now = context.clock.monotonic();
+        if (now - extendedAt > EXTENSION_SHARE * route.source.settings.leaseMs) {
+          extendedAt = now;
+          await this.#extend(plans);
+        }
         // If an engine does not respond, one wait after the other could take longer than the lease.
         const earlier = failures.find((one) => queue.sharesEngineWith(one.queue));
         if (earlier !== undefined) fail(queue, copies, earlier.error);
@@ -310,6 +318,16 @@ export class Forwarder {
       }
     }
     return failed;
+  }
+
+  /** Extends the leases of elements whose copies take long to store. Never rejects: without it, they may be enough. */
+  async #extend(plans: readonly Plan[]): Promise<void> {
+    const { source } = this.#exchange.route;
+    const { leaseMs } = source.settings;
+    const items = plans.flatMap(({ delivery: { id, group, lease } }) =>
+      lease === null ? [] : [source.item({ id, group, token: lease.token }, { kind: 'extend', leaseMs })],
+    );
+    if (items.length > 0) await source.settleAll(items).catch(() => {});
   }
 
   /**

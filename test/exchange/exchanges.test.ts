@@ -283,6 +283,25 @@ describe('an exchange', () => {
     }
   });
 
+  it('keeps the lease of an element while its large copies are being stored', async () => {
+    const { src, a, b, id } = names();
+    const storage = here.engine.storage;
+    const insert = storage.insert.bind(storage);
+    storage.insert = async (queue, ...rest) => {
+      if (queue.name !== src) await here.passTime(800);
+      return insert(queue, ...rest);
+    };
+    try {
+      await node.broker.namespace('N').queue(src).storeOptions({ leaseMs: 1_000 });
+      await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`, `M/${b}`]));
+      await node.insert('N', src, 'x'.repeat(9 * 2 ** 20));
+      await until(() => node.exchanges.record(id).stats.dst.every(({ matched }) => matched === 1));
+      assert.equal(await node.total('N', src), 0);
+    } finally {
+      storage.insert = insert;
+    }
+  });
+
   it('asks an engine that fails for one large copy to store no other ones of the element', async () => {
     const { src, a, b, id } = names();
     const storage = there.engine.storage;
