@@ -452,7 +452,7 @@ describe('A worker', () => {
 
   it('rejects an invalid leaseMs or concurrency', () => {
     for (const name of ['leaseMs', 'concurrency']) {
-      for (const value of [0, -1, Number.NaN, '5']) {
+      for (const value of [0, -1, Number.NaN, 5n, '5']) {
         assert.throws(() => new Worker(client.queue('N/x'), () => {}, { [name]: value }), {
           code: 'invalid-data',
           message: RegExp(`^${name} is ${value === '5' ? '"5"' : value}\\.`),
