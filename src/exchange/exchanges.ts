@@ -194,6 +194,13 @@ export class Exchanges implements Service {
     return loopsIn(this.graph(caller), key);
   }
 
+  /** Throws what `create` would throw now. Stores nothing. */
+  async checkCreate(id: string, declaration: Declaration, caller: Caller): Promise<void> {
+    await this.#checkInTurn(declaration, caller);
+    const { key, exists } = await this.#placeOf(await this.keyOf(id, caller), declaration, caller);
+    if (!exists) this.#registry.discard(this.#createNew(key, { declaration, owner: caller.name }));
+  }
+
   /**
    * Changes the declaration of an exchange, and makes the caller its owner. It keeps its counters, and remains stopped
    * or running. Returns the loops as `create` does.
@@ -202,28 +209,40 @@ export class Exchanges implements Service {
    * throws; and as `create`
    */
   async change(key: string, change: DeclarationChange, check: CheckChange): Promise<LoopIds> {
-    const { declaration, caller, versions } = change;
+    const { declaration, caller } = change;
     await this.#checkInTurn(declaration, caller);
     await this.#changes
       .run(key, () =>
         this.#update(key, (stored, definitions) => {
           check(stored.declaration);
-          if (versions !== null && !versions.has(versionOf(stored.declaration)))
-            throw otherVersion(idOf(key));
-          if (versionOf(stored.declaration) === versionOf(declaration)) return stored;
-          if (this.#storeOf(declaration) !== definitions) throw cannotMove(declaration);
-          checkQueueLimits(declaration, this.#options);
-          const { ns } = declaration.src;
-          if (stored.declaration.src.ns !== ns) this.#registry.checkLimit(key, ns);
-          return { ...stored, declaration, owner: caller.name };
+          return this.#changed(key, { stored, definitions }, change);
         }),
       )
-      .catch((error: unknown) => {
-        const isGone = error instanceof QuaysideError && error.code === 'exchange-not-found';
-        throw isGone ? otherVersion(idOf(key)) : error;
-      });
+      .catch(asOtherVersion(key));
     this.#logSelectors({ key, declaration, user: caller.name });
     return loopsIn(this.graph(caller), key);
+  }
+
+  /** Throws what `change` would throw now. Stores nothing. */
+  async checkChange(key: string, change: DeclarationChange): Promise<void> {
+    await this.#checkInTurn(change.declaration, change.caller);
+    const [{ definitions, definition }] = await this.#registry.find(key).catch(asOtherVersion(key));
+    this.#changed(key, { stored: toStored(definition.value), definitions }, change);
+  }
+
+  /** The stored exchange with the new declaration. @throws as `change` */
+  #changed(
+    key: string,
+    { stored, definitions }: { readonly stored: StoredExchange; readonly definitions: Definitions },
+    { declaration, caller, versions }: DeclarationChange,
+  ): StoredExchange {
+    if (versions !== null && !versions.has(versionOf(stored.declaration))) throw otherVersion(idOf(key));
+    if (versionOf(stored.declaration) === versionOf(declaration)) return stored;
+    if (this.#storeOf(declaration) !== definitions) throw cannotMove(declaration);
+    checkQueueLimits(declaration, this.#options);
+    const { ns } = declaration.src;
+    if (stored.declaration.src.ns !== ns) this.#registry.checkLimit(key, ns);
+    return { ...stored, declaration, owner: caller.name };
   }
 
   /** Idempotent. Resolves when the stop is stored; the loops may still be ending. @throws as `delete` */
@@ -345,22 +364,14 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Creates an exchange unless the same one exists. Always queries the stores, since another node may have just created
-   * or deleted it.
-   * @param wanted the key to store it under, unless an exchange that the caller may not see has it
+   * Creates an exchange unless the same one exists.
+   * @param wanted as for `#placeOf`
    * @returns the key under which it is stored
    */
   async #create(wanted: string, declaration: Declaration, caller: Caller, stopped: boolean): Promise<string> {
-    let key = wanted;
     return retryConflicts(async () => {
-      let [found] = await this.#registry.known(key);
-      const isHidden = found !== undefined && !mayKnow(caller, found.definition);
-      if (found !== undefined && isHidden && key === wanted && !declares(found.definition, declaration)) {
-        key = scopedKey(wanted, declaration.src.ns);
-        [found] = await this.#registry.known(key);
-      }
-      if (found !== undefined && declares(found.definition, declaration)) return key;
-      if (found !== undefined) throw exists(idOf(key));
+      const { key, exists } = await this.#placeOf(wanted, declaration, caller);
+      if (exists) return key;
       try {
         const state = stopped ? { ...NEVER_CHANGED, stopped } : NEVER_CHANGED;
         await this.#storeNew(key, { declaration, owner: caller.name, ...state });
@@ -374,11 +385,37 @@ export class Exchanges implements Service {
     });
   }
 
+  /**
+   * The key under which an exchange is to be stored, and whether the same one exists there. Always queries the stores,
+   * since another node may have just created or deleted it.
+   * @param wanted its key, unless an exchange that the caller may not see has it
+   * @throws QuaysideError `exchange-exists`
+   */
+  async #placeOf(
+    wanted: string,
+    declaration: Declaration,
+    caller: Caller,
+  ): Promise<{ readonly key: string; readonly exists: boolean }> {
+    let key = wanted;
+    let [found] = await this.#registry.known(key);
+    const isHidden = found !== undefined && !mayKnow(caller, found.definition);
+    if (found !== undefined && isHidden && !declares(found.definition, declaration)) {
+      key = scopedKey(wanted, declaration.src.ns);
+      [found] = await this.#registry.known(key);
+    }
+    if (found !== undefined && !declares(found.definition, declaration)) throw existsAlready(idOf(key));
+    return { key, exists: found !== undefined };
+  }
+
+  /** Creates an exchange before it is stored: if it cannot run here, it is rejected and nothing is left. */
+  #createNew(key: string, setup: Pick<StoredExchange, 'declaration' | 'owner'>): Exchange {
+    checkQueueLimits(setup.declaration, this.#options);
+    return this.#registry.createNew(key, setup);
+  }
+
   async #storeNew(key: string, stored: StoredExchange): Promise<void> {
     const { declaration, owner } = stored;
-    checkQueueLimits(declaration, this.#options);
-    // Create it before it is stored: if it cannot run here, it is rejected and nothing is left.
-    const created = this.#registry.createNew(key, { declaration, owner });
+    const created = this.#createNew(key, { declaration, owner });
     try {
       await this.#put(this.#storeOf(declaration), { key, stored, expected: null, created });
     } finally {
@@ -496,7 +533,7 @@ function loopsIn(graph: ExchangeGraph, key: string): LoopIds {
   return graph.loopsThrough(key).map((loop) => loop.map(idOf));
 }
 
-function exists(id: string): QuaysideError {
+function existsAlready(id: string): QuaysideError {
   return new QuaysideError(
     'exchange-exists',
     `There is an exchange ${quote(id)} with another declaration. Choose another id, change it with If-Match, or delete it first.`,
@@ -508,6 +545,14 @@ function otherVersion(id: string): QuaysideError {
     'precondition-failed',
     `There is no exchange ${quote(id)} with the version that If-Match names. Read its record again.`,
   );
+}
+
+/** Rethrows an error; that there is no such exchange, as that of another version. */
+function asOtherVersion(key: string): (error: unknown) => never {
+  return (error) => {
+    const isGone = error instanceof QuaysideError && error.code === 'exchange-not-found';
+    throw isGone ? otherVersion(idOf(key)) : error;
+  };
 }
 
 function cannotMove({ src }: Declaration): QuaysideError {

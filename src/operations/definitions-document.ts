@@ -1,5 +1,5 @@
 import type { Broker } from '../broker/broker.ts';
-import { checkDeadLetterQueue, showOptions, toOptions } from '../broker/queue-options.ts';
+import { checkDeadLetterQueue, checkOptions, showOptions, toOptions } from '../broker/queue-options.ts';
 import {
   type Caller,
   type Declaration,
@@ -82,8 +82,14 @@ export type DocumentChange =
       readonly after: DocumentQueue | null;
     };
 
+/** The error of a change that could not be applied. */
+interface ChangeError {
+  readonly code: string;
+  readonly message: string;
+}
+
 /** The result of applying a change. */
-export type ChangeOutcome = 'done' | { readonly code: string; readonly message: string };
+export type ChangeOutcome = 'done' | ChangeError;
 
 interface DefinitionsContext {
   readonly broker: Broker;
@@ -180,7 +186,9 @@ function storedOptionsAt(path: readonly string[], queue: string, given: ShownOpt
 }
 
 /**
- * Returns the changes that turn the present definitions into the wanted ones.
+ * Returns the changes that turn the present definitions into the wanted ones, in the order in which they are applied:
+ * exchanges do not consume a queue before it is paused, or after it is resumed, unless they do so afterwards, too. None
+ * forwards to a queue before its limit applies.
  * @param prunes whether definitions that the wanted document does not contain are deleted
  */
 export function definitionChanges(
@@ -189,9 +197,10 @@ export function definitionChanges(
   prunes: boolean,
 ): DocumentChange[] {
   const changes: DocumentChange[] = [];
+  const running: DocumentChange[] = [];
   for (const [id, before, after] of mergedEntries(present.exchanges, wanted.exchanges)) {
     if (after === null ? prunes : before === null || !isSame(before, after))
-      changes.push({ kind: 'exchange', id, before, after });
+      (after?.stopped === false ? running : changes).push({ kind: 'exchange', id, before, after });
   }
   for (const [ns, ofBefore, ofAfter] of mergedEntries(present.queues, wanted.queues)) {
     for (const [queue, before, after] of mergedEntries(ofBefore ?? {}, ofAfter ?? {})) {
@@ -199,7 +208,7 @@ export function definitionChanges(
         changes.push({ kind: 'queue', ns, queue, before, after });
     }
   }
-  return changes;
+  return [...changes, ...running];
 }
 
 function* mergedEntries<T>(
@@ -218,53 +227,66 @@ function isSame(a: unknown, b: unknown): boolean {
 }
 
 /**
- * Applies changes to the present definitions, one after the other. The keys of exchanges are looked up first: after a
- * deletion, an id may stand for another exchange.
+ * Applies changes to the present definitions, one after the other. If one fails, the others are still applied. The keys
+ * of exchanges are looked up first: after a deletion, an id may stand for another exchange.
  * @param callerNow returns the caller with their present rights, for each change; throws if they may change nothing any
  * more
  */
 export async function applyChanges(
   changes: readonly DocumentChange[],
-  context: DefinitionsContext,
+  { broker, exchanges }: DefinitionsContext,
   callerNow: () => Caller,
 ): Promise<ChangeOutcome[]> {
-  const keys = new Map(context.exchanges.visible(NODE));
-  const outcomes: ChangeOutcome[] = [];
-  for (const change of changes) outcomes.push(await applyChange(change, context, { callerNow, keys }));
-  return outcomes;
-}
-
-/** The caller who applies changes, and the keys of the exchanges by their ids in the document. */
-interface ApplyContext {
-  readonly callerNow: () => Caller;
-  readonly keys: ReadonlyMap<string, string>;
+  const keys = new Map(exchanges.visible(NODE));
+  const errors = await errorsOf(changes, async (change) => {
+    const caller = callerNow();
+    if (change.kind === 'exchange') await applyToExchange(change, exchanges, caller, keys);
+    else await applyToQueue(change, broker);
+  });
+  return errors.map((error) => error ?? 'done');
 }
 
 /**
- * Applies a change. Never rejects with a `QuaysideError`, so that the other changes are applied even if one fails.
- * Queues are created if they do not exist.
+ * Returns the error of each change that `applyChanges` could not apply now, otherwise null. Changes nothing: each
+ * change is checked on its own, without the effects of those before it.
+ * @param callerNow as for `applyChanges`
  */
-async function applyChange(
-  change: DocumentChange,
+export function checkChanges(
+  changes: readonly DocumentChange[],
   { broker, exchanges }: DefinitionsContext,
-  applying: ApplyContext,
-): Promise<ChangeOutcome> {
-  try {
-    const caller = applying.callerNow();
-    if (change.kind === 'exchange') await applyToExchange(change, exchanges, caller, applying.keys);
-    else await applyToQueue(change, broker);
-    return 'done';
-  } catch (error) {
-    if (!(error instanceof QuaysideError)) throw error;
-    return { code: error.code, message: error.message };
+  callerNow: () => Caller,
+): Promise<(ChangeError | null)[]> {
+  const keys = new Map(exchanges.visible(NODE));
+  return errorsOf(changes, async (change) => {
+    const caller = callerNow();
+    if (change.kind === 'exchange') await checkExchange(change, exchanges, caller, keys);
+    else checkQueue(change, broker);
+  });
+}
+
+/** Runs each change, one after the other, and returns the QuaysideError that it threw, or null. */
+async function errorsOf(
+  changes: readonly DocumentChange[],
+  run: (change: DocumentChange) => Promise<void>,
+): Promise<(ChangeError | null)[]> {
+  const errors: (ChangeError | null)[] = [];
+  for (const change of changes) {
+    try {
+      await run(change);
+      errors.push(null);
+    } catch (error) {
+      if (!(error instanceof QuaysideError)) throw error;
+      errors.push({ code: error.code, message: error.message });
+    }
   }
+  return errors;
 }
 
 async function applyToExchange(
   { id, before, after }: Extract<DocumentChange, { kind: 'exchange' }>,
   exchanges: Exchanges,
   caller: Caller,
-  keys: ApplyContext['keys'],
+  keys: ReadonlyMap<string, string>,
 ): Promise<void> {
   const key = keys.get(id) ?? id;
   if (after === null) return exchanges.delete(key);
@@ -278,6 +300,22 @@ async function applyToExchange(
   if (!stopped && before?.stopped) await exchanges.startExchange(key, () => {}, caller);
 }
 
+async function checkExchange(
+  { id, before, after }: Extract<DocumentChange, { kind: 'exchange' }>,
+  exchanges: Exchanges,
+  caller: Caller,
+  keys: ReadonlyMap<string, string>,
+): Promise<void> {
+  if (after === null) return;
+  const { stopped: _, ...declaration } = after;
+  if (before === null) await exchanges.checkCreate(id, declaration, caller);
+  else if (!sameDeclaration(before, declaration)) {
+    const change = { declaration, caller, versions: new Set([versionOf(before)]) };
+    await exchanges.checkChange(keys.get(id) ?? id, change);
+  }
+}
+
+/** Queues are created if they do not exist. */
 async function applyToQueue(
   { ns, queue: name, before, after }: Extract<DocumentChange, { kind: 'queue' }>,
   broker: Broker,
@@ -288,4 +326,13 @@ async function applyToQueue(
   if (!isSame(present.options, wanted.options)) {
     await queue.storeOptions(wanted.options && toOptions(wanted.options));
   }
+}
+
+function checkQueue(
+  { ns, queue: name, after }: Extract<DocumentChange, { kind: 'queue' }>,
+  broker: Broker,
+): void {
+  const { namespace } = broker.namespace(ns).queue(name);
+  const options = after?.options ?? null;
+  if (options !== null) checkOptions(namespace, name, toOptions(options));
 }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
+import { NODE } from '../../src/exchange/declaration.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
@@ -75,5 +76,21 @@ it('an exchange of another node does not run on a namespace of the same name tha
   assert.equal(bodyText(await node.pop('A', 'src')), 'mine');
   await node.stop();
   await other.stop();
+  await close();
+});
+
+it('an exchange cannot move to a namespace in another engine, which is known without trying', async () => {
+  const { inFile, start, close } = await openBoth();
+  const node = await start(inFile);
+  await node.exchanges.create('x', declare('A/src', ['A/dst']));
+  const declaration = declare('B/src', ['A/dst']);
+  const change = { declaration, caller: NODE, versions: null };
+  const expected = { code: 'invalid-parameter', details: { parameter: 'src.ns' } };
+  await assert.rejects(node.exchanges.checkChange('x', change), expected);
+  await assert.rejects(
+    node.exchanges.change('x', change, () => {}),
+    expected,
+  );
+  await node.stop();
   await close();
 });

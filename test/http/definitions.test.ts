@@ -12,7 +12,12 @@ const FORWARD = { src: { ns: 'N', queue: 'in' }, dst: [{ ns: 'N', queue: 'out' }
 
 interface Changes {
   readonly applied: boolean;
-  readonly changes: readonly { readonly outcome?: unknown; readonly kind: string; readonly id?: string }[];
+  readonly changes: readonly {
+    readonly outcome?: unknown;
+    readonly kind: string;
+    readonly id?: string;
+    readonly queue?: string;
+  }[];
 }
 
 function put(client: QueueClient, document: unknown, query = '', headers = {}): Promise<Answer> {
@@ -72,8 +77,8 @@ for (const engine of MAIN_ENGINES) {
       const { applied, changes } = jsonOf<Changes>(await put(client, document, '?dryRun=1'));
       assert.equal(applied, false);
       assert.deepEqual(changes, [
-        { kind: 'exchange', id: 'forward', before: null, after: { ...FORWARD, stopped: false } },
         { kind: 'queue', ns: 'N', queue: 'held', before: null, after: { paused: true, options: null } },
+        { kind: 'exchange', id: 'forward', before: null, after: { ...FORWARD, stopped: false } },
       ]);
       assert.deepEqual(await present(client), EMPTY);
     });
@@ -151,6 +156,26 @@ describe('A document of definitions', () => {
     await put(client, EMPTY, '?prune=1');
   });
 
+  it('pauses and limits queues before exchanges use them, and resumes them when exchanges no longer do', async () => {
+    const client = harness().client();
+    const order = async (document: unknown, query = ''): Promise<(string | undefined)[]> =>
+      jsonOf<Changes>(await put(client, document, query)).changes.map(({ id, queue }) => id ?? queue);
+    const held = { exchanges: { forward: FORWARD }, queues: { N: { in: { paused: true } } } };
+    assert.deepEqual(await order(held), ['in', 'forward']);
+    assert.deepEqual(await order(EMPTY, '?prune=1'), ['forward', 'in']);
+    const limited = {
+      exchanges: { forward: FORWARD },
+      queues: { N: { out: { options: { maxElements: 1 } } } },
+    };
+    assert.deepEqual(await order(limited), ['out', 'forward']);
+    const stopped = {
+      exchanges: { forward: { ...FORWARD, stopped: true } },
+      queues: { N: { out: { options: null } } },
+    };
+    assert.deepEqual(await order(stopped), ['forward', 'out']);
+    await put(client, EMPTY, '?prune=1');
+  });
+
   it('is applied only if the version in If-Match is current', async () => {
     const client = harness().client();
     const { headers } = await client.request('GET', '/definitions');
@@ -206,6 +231,57 @@ describe('A document of definitions', () => {
   });
 });
 
+describe('A dry run of a document of definitions', () => {
+  const configured = new Map([['configured', FORWARD]]);
+  const harness = sharedHarness({
+    namespaces: NAMESPACES,
+    maxQueues: 4,
+    maxExchanges: 2,
+    configured,
+  });
+
+  it('reports the error of each change that would fail, as the change itself does', async () => {
+    const client = harness().client();
+    const stored = { ...FORWARD, stopped: true };
+    await put(client, { exchanges: { stored } });
+    const to = (...dst: readonly object[]): object => ({ ...FORWARD, dst, stopped: true });
+    const out = { ns: 'N', queue: 'out' };
+    const document = {
+      exchanges: {
+        beyond: to(out),
+        broken: to({ ...out, selector: 'env => {' }),
+        configured: { ...FORWARD, consumer: { wsize: 1 } },
+        elsewhere: to({ ns: 'nowhere', queue: 'out' }),
+        repeated: to(out, out),
+        same: FORWARD,
+        stored: to({ ...out, selector: 'env => (' }),
+        wide: to(out, ...['b', 'c', 'd', 'e'].map((queue) => ({ ns: 'N', queue }))),
+      },
+      queues: { N: { tape: { options: { retention: 5 } } } },
+    };
+    const before = await present(client);
+    const dry = jsonOf<Changes>(await put(client, document, '?dryRun=1')).changes;
+    assert.deepEqual(await present(client), before);
+    const real = jsonOf<Changes>(await put(client, document)).changes;
+    assert.deepEqual(dry, real);
+    assert.deepEqual(
+      dry.map(({ id, outcome }) => [id, (outcome as { code: string }).code]),
+      [
+        ['beyond', 'too-many-exchanges'],
+        ['broken', 'invalid-body'],
+        ['elsewhere', 'invalid-parameter'],
+        ['repeated', 'invalid-parameter'],
+        ['stored', 'invalid-body'],
+        ['wide', 'too-many-queues'],
+        [undefined, 'not-supported'],
+        ['configured', 'exchange-exists'],
+        ['same', 'too-many-exchanges'],
+      ],
+    );
+    await put(client, EMPTY, '?prune=1');
+  });
+});
+
 describe('A document of definitions whose user is removed while it is applied', () => {
   let isUser = true;
   const harness = sharedHarness({ renewUser: (user) => (isUser ? user : null) });
@@ -220,7 +296,8 @@ describe('A document of definitions whose user is removed while it is applied', 
       return version;
     };
     const queues = { N: { a: { paused: true }, b: { paused: true } } };
-    const { changes } = jsonOf<Changes>(await put(client, { exchanges: { forward: FORWARD }, queues }));
+    const forward = { ...FORWARD, stopped: true };
+    const { changes } = jsonOf<Changes>(await put(client, { exchanges: { forward }, queues }));
     definitions.put = store;
     assert.deepEqual(
       changes.map(({ outcome }) => (outcome === 'done' ? outcome : (outcome as { code: string }).code)),

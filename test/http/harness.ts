@@ -16,6 +16,7 @@ import {
   type PictureSource,
 } from '../../src/events/pictures.ts';
 import { EventPublisher } from '../../src/events/publisher.ts';
+import type { Declaration } from '../../src/exchange/declaration.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
 import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
@@ -45,6 +46,8 @@ export interface HarnessOptions {
   readonly maxHops?: number;
   readonly maxCopies?: number;
   readonly users?: readonly UserDefinition[];
+  /** Exchanges of the configuration file. */
+  readonly configured?: ReadonlyMap<string, Declaration>;
   readonly http?: Partial<HttpOptions>;
   /** Whether queues are watched, which rates and events require. */
   readonly watches?: boolean;
@@ -150,7 +153,7 @@ export class Harness {
       maxCopies: options.maxCopies ?? DEFAULTS.maxCopies,
       owners: (name) => accounts.get(name)?.user ?? null,
       selectors: true,
-      configured: new Map(),
+      configured: options.configured ?? new Map(),
     });
     this.tokens = new ApiTokens({
       namespaces: this.broker.namespaces(),

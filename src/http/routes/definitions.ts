@@ -1,6 +1,8 @@
+import type { User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import {
   applyChanges,
+  checkChanges,
   Definition,
   Definitions,
   definitionChanges,
@@ -57,7 +59,9 @@ export const definitionRoutes: readonly Route[] = [
     body: 'json',
     request: Definitions,
     query: {
-      dryRun: flag('Returns what would change, and changes nothing.'),
+      dryRun: flag(
+        'Returns what would change, with the errors of changes that would fail, and changes nothing.',
+      ),
       prune: flag(
         'Deletes exchanges, pauses and options that the document does not contain; otherwise they stay.',
       ),
@@ -99,14 +103,17 @@ export const definitionRoutes: readonly Route[] = [
         }
         const changes = definitionChanges(present, wanted, prune);
         call.auditFields = { dryRun, changes: changes.length };
-        if (dryRun) {
-          call.sendJson({ applied: false, changes });
-          return;
-        }
-        const outcomes = await applyChanges(changes, parts, () => {
+        const callerNow = (): User => {
           call.renewUser();
           return call.user;
-        });
+        };
+        if (dryRun) {
+          const errors = await checkChanges(changes, parts, callerNow);
+          const checked = changes.map((change, i) => ({ ...change, outcome: errors[i] ?? undefined }));
+          call.sendJson({ applied: false, changes: checked });
+          return;
+        }
+        const outcomes = await applyChanges(changes, parts, callerNow);
         const applied = changes.map((change, i) => ({ ...change, outcome: outcomes[i] }));
         call.sendJson({ applied: true, changes: applied });
       }),
