@@ -14,7 +14,7 @@ import type { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
 import { checkAccess, HttpCall, READ_METHODS, UNMATCHED } from './call.ts';
 import { routeNotFound, unauthorized } from './errors.ts';
-import { rareHeader, readHead } from './head.ts';
+import { type RequestHead, rareHeader, readHead } from './head.ts';
 import { RequestLimits } from './limits.ts';
 import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
@@ -196,6 +196,7 @@ export class Front {
       const handler = this.parts.upgrades?.get(call.path);
       if (handler === undefined) throw this.#noRoute(call);
       if (this.isClosing) throw shuttingDown();
+      checkNoBody(call.head);
       handler.check(request.rawHeaders);
       const { address } = call;
       response.detachSocket(socket);
@@ -394,6 +395,16 @@ function checkVersion({ httpVersionMajor, httpVersion }: HttpRequest): void {
   throw new QuaysideError(
     'malformed-request',
     `HTTP/${httpVersion} is not supported. Allowed: HTTP/1.1 and HTTP/1.0.`,
+  );
+}
+
+/** @throws QuaysideError `malformed-request` for an upgrade request with a body, which would be read as frames */
+function checkNoBody({ contentLength, isChunked }: RequestHead): void {
+  if (contentLength <= 0 && !isChunked) return;
+  const header = isChunked ? 'Transfer-Encoding' : `Content-Length: ${contentLength}`;
+  throw new QuaysideError(
+    'malformed-request',
+    `A request to upgrade to WebSocket has no body, but this one has ${header}. Send frames after the response.`,
   );
 }
 

@@ -152,6 +152,20 @@ describe('STOMP over WebSocket', () => {
     assert.equal(node.server.counts.connections, 0);
   });
 
+  it('is rejected if the request has a body, which would be read as frames', async () => {
+    await start();
+    for (const [name, value] of [
+      ['content-length', '4'],
+      ['transfer-encoding', 'chunked'],
+    ] as const) {
+      const { status, text } = await ask({ [name]: value });
+      assert.equal(status, 400);
+      assert.equal(JSON.parse(text).code, 'malformed-request');
+      assert.match(text, new RegExp(`has ${name}`, 'i'));
+    }
+    assert.equal((await ask({ 'content-length': '0' })).status, 101);
+  });
+
   it('survives clients that reset the connection while their handshake is rejected', async () => {
     await start({}, { http: { allowedOrigins: [] } });
     const rejected = [{ 'sec-websocket-protocol': 'mqtt' }, { origin: 'https://foreign.example' }];
