@@ -5,6 +5,11 @@ import type { PictureSource } from './pictures.ts';
 
 /** How often sources are read. */
 const SOURCES_MS = 2_000;
+/**
+ * Pictures that are created and compared in one turn of the event loop: one of an exchange with many destinations takes
+ * 50 µs, and there may be thousands.
+ */
+const PICTURES_PER_TURN = 50;
 /** Longer event ids of clients are not parsed. */
 const MAX_ID_LENGTH = 64;
 
@@ -108,6 +113,7 @@ export class EventCollection {
     try {
       const keys = new Set<string>();
       for (const picture of await source.read()) {
+        if (keys.size % PICTURES_PER_TURN === PICTURES_PER_TURN - 1) await nextTurn();
         if (this.#isStopped) return;
         keys.add(picture.key);
         if (this.journal.put(picture)) hasChanged = true;
@@ -122,4 +128,8 @@ export class EventCollection {
     this.markRead(source);
     if (hasChanged && !this.#isStopped) this.#onChange();
   }
+}
+
+function nextTurn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
 }

@@ -60,7 +60,7 @@ class Sink implements EventSink {
 describe('The publisher of events', () => {
   let clock: FakeClock;
   let publisher: EventPublisher;
-  let pictures: Picture[] = [];
+  let pictures: Iterable<Picture> = [];
   let followed = 0;
 
   beforeEach(async () => {
@@ -97,12 +97,41 @@ describe('The publisher of events', () => {
       sink,
     });
 
+  /** Things are read in several turns of the event loop. */
+  async function finishReading(): Promise<void> {
+    for (let i = 0; i < 50; i += 1) await turn();
+  }
+
   async function pass(ms: number): Promise<void> {
-    await turn();
+    await finishReading();
     clock.advance(ms);
-    await turn();
+    await finishReading();
     clock.advance(0);
   }
+
+  it('serves other requests while it reads many things, which are complete afterwards', async () => {
+    let turns = 0;
+    const readIn: number[] = [];
+    pictures = {
+      *[Symbol.iterator]() {
+        for (let i = 0; i < 1_000; i += 1) {
+          readIn.push(turns);
+          yield picture(`${i}`, '');
+        }
+      },
+    };
+    const sink = new Sink();
+    subscribe(sink);
+    while (readIn.length < 1_000 || !sink.isWaiting) {
+      await turn();
+      turns += 1;
+    }
+    await pass(0);
+    sink.takeAll();
+    const perTurn = [...Map.groupBy(readIn, (at) => at).values()].map((reads) => reads.length);
+    assert.ok(Math.max(...perTurn) <= 50, `${Math.max(...perTurn)} in one turn`);
+    assert.equal(sink.writes.join('').match(/"id":"\d+"/g)?.length, 1_000);
+  });
 
   it('writes one chunk at a time, and buffers none for a slow subscriber', async () => {
     const [quick, slow] = [new Sink(), new Sink()];
