@@ -69,6 +69,24 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/x/by-size');
   });
 
+  it('shows that a restart restores an exchange of the configuration file after it is changed or deleted', async () => {
+    await declare('in-file', 'filed', [{ queue: 'filed-on' }]);
+    const page = await opened().page('#/x/in-file/edit');
+    const note = 'the configuration file declares this exchange; a restart restores that declaration';
+    await page.route('**/x/in-file', async (route) => {
+      if (route.request().method() === 'GET') return route.continue();
+      const response = await route.fetch();
+      return route.fulfill({ response, headers: { ...response.headers(), 'x-ks-note': note } });
+    });
+    await fillEditor(page.getByLabel('Selector of destination 1'), 'env => true');
+    await page.getByRole('button', { name: 'Save the change …' }).click();
+    await page.getByRole('button', { name: 'Save the change of in-file' }).click();
+    await page.getByText(`The change of in-file is stored. Note: ${note}.`).waitFor();
+    await page.getByRole('button', { name: 'Delete …' }).click();
+    await page.getByRole('button', { name: 'Delete the exchange in-file' }).click();
+    await page.getByText(`in-file is deleted. Note: ${note}.`).waitFor();
+  });
+
   it('lists exchanges without their graph if the file that draws it is missing', async () => {
     const page = await opened().page('#/queues', { isFailing: true });
     await page.route('**/assets/graph-*.js', (route) => route.fulfill({ status: 404 }));

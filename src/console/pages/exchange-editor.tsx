@@ -111,8 +111,9 @@ export function ExchangeEditor({
   const save = (): Promise<void> =>
     work(async () => {
       isReviewing.value = false;
-      await saveExchange(name.value, clean(edited.value), version);
-      say(version === null ? `${name.value} is stored and runs` : `The change of ${name.value} is stored`);
+      const done =
+        version === null ? `${name.value} is stored and runs` : `The change of ${name.value} is stored`;
+      say(await saveExchange(name.value, clean(edited.value), { version, done }));
       go(href(['x', name.value]));
     });
   return (

@@ -79,10 +79,10 @@ function ExchangeActions({
   const isAsking = useSignal(false);
   if (!mayChange(record)) return null;
   const isStopped = record.stopped === true || record.lastError !== null;
-  const change = (verb: 'start' | 'stop' | 'delete', said: string): Promise<void> =>
+  const change = (verb: 'start' | 'stop' | 'delete', done: string): Promise<void> =>
     act(async () => {
       isAsking.value = false;
-      await changeExchange(id, verb);
+      const said = await changeExchange(id, verb, done);
       if (verb === 'delete') go(href(['exchanges']));
       else onDone();
       return said;

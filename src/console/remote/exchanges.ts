@@ -5,16 +5,28 @@ export function exchangeDetails(id: string, signal: AbortSignal): Promise<Exchan
   return get<ExchangeRecord>(path('x', id), { signal });
 }
 
+/** @returns what was done, with the server's note if it sent one */
 export async function saveExchange(
   id: string,
   declared: ExchangeDeclaration,
-  version: string | null,
-): Promise<void> {
+  { version, done }: { readonly version: string | null; readonly done: string },
+): Promise<string> {
   const headers = version === null ? {} : { 'if-match': `"${version}"` };
-  await call(path('x', id), { method: 'PUT', json: declared, headers });
+  return withNote(done, await call(path('x', id), { method: 'PUT', json: declared, headers }));
 }
 
-export async function changeExchange(id: string, verb: 'start' | 'stop' | 'delete'): Promise<void> {
-  if (verb === 'delete') await call(path('x', id), { method: 'DELETE' });
-  else await call(path('x', id, verb), { method: 'POST' });
+/** @returns as `saveExchange` */
+export async function changeExchange(
+  id: string,
+  verb: 'start' | 'stop' | 'delete',
+  done: string,
+): Promise<string> {
+  const request = verb === 'delete' ? { method: 'DELETE' } : { method: 'POST' };
+  return withNote(done, await call(verb === 'delete' ? path('x', id) : path('x', id, verb), request));
+}
+
+/** A response has a note if a restart restores the declaration of the configuration file. */
+function withNote(done: string, { headers }: Response): string {
+  const note = headers.get('x-ks-note');
+  return note === null ? done : `${done}. Note: ${note}.`;
 }
