@@ -86,12 +86,13 @@ export function isSameContent(a: string | null | undefined, b: string | null | u
   return !a || !b || a === b;
 }
 
-/** Whether two elements of one call have the same key and different content, so that the call is rejected. */
-export function contradictsItself(
-  elements: readonly Pick<NewElement, 'dedupKey' | 'fingerprint'>[],
-): boolean {
+/**
+ * The index of the first element of a call that has the key of an earlier one and different content, so that the call
+ * is rejected; -1 if there is none.
+ */
+export function contradictionIn(elements: readonly Pick<NewElement, 'dedupKey' | 'fingerprint'>[]): number {
   const known = new Map<string, string | null | undefined>();
-  return elements.some(({ dedupKey, fingerprint }) => {
+  return elements.findIndex(({ dedupKey, fingerprint }) => {
     if (dedupKey === null) return false;
     if (known.has(dedupKey)) return !isSameContent(fingerprint, known.get(dedupKey));
     known.set(dedupKey, fingerprint);

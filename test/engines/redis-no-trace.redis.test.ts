@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import type { SettleAction } from '../../src/engine/storage.ts';
+import { textFingerprint } from '../../src/model/fingerprint.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
-import { newElements } from '../support/elements.ts';
+import { newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import { redisCli } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
@@ -20,6 +21,12 @@ const ACTIONS: readonly SettleAction[] = [
   { kind: 'dead-letter', countTry: true, reason: 'x' },
   { kind: 'move', to: { ns: 'plain', name: 'other' }, groups: [''], tries: null, headers: [] },
 ];
+
+/** Two elements with one key and different content: neither is stored. */
+const CONTRADICTORY = ['one', 'two'].map((text) => ({
+  ...newElement({ dedupKey: 'k' }),
+  fingerprint: textFingerprint(text),
+}));
 
 async function keysUnder(prefix: string): Promise<string[]> {
   const { port } = await standalone();
@@ -59,6 +66,11 @@ it('Operations on a queue that does not exist leave no keys on the Redis server'
         storage.scan(queue, { group: '', states: ['ready'], after: null, limit: 1, bodies: true }),
         storage.counts(queue),
         storage.purge(queue),
+        storage.insert(queue, CONTRADICTORY),
+        storage.insert(
+          queue,
+          CONTRADICTORY.map((element) => ({ ...element, expiresAt: storage.now() + 3_600_000 })),
+        ),
       ]);
     }
     assert.deepEqual(await keysUnder(prefix), before);

@@ -29,7 +29,7 @@ import {
   PLAIN_GROUP,
 } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { contradictsItself, isSameContent } from '../../model/fingerprint.ts';
+import { contradictionIn, isSameContent } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { type Batchers, single, type Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
@@ -96,7 +96,7 @@ export class ListStorage implements Storage {
     options: InsertOptions = {},
   ): Promise<ElementId[]> {
     return insertByElementKeys(queue, elements, options, (keyed, rest, isLookup) =>
-      this.#insert(queue, keyed, rest, !isLookup && !contradictsItself(keyed)),
+      this.#insert(queue, keyed, rest, !isLookup && contradictionIn(keyed) < 0),
     );
   }
 

@@ -27,7 +27,7 @@ import {
   type NewElement,
 } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { contradictsItself } from '../../model/fingerprint.ts';
+import { contradictionIn } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber } from '../../model/owner.ts';
 import { type Batchers, single } from './batcher.ts';
@@ -120,13 +120,19 @@ export class RedisStorage implements Storage {
     const capacity = capacityOf(this.#policies, queue);
     // Check before sending: a rejected insert must not create the queue.
     if (capacity.limit !== null && isBeyond(capacity.limit, elements)) throw groupsRejected(capacity);
+    const contradiction = contradictionIn(elements);
+    if (contradiction >= 0 && !(await this.#exists(queue, deadlineAt))) {
+      // Nothing is stored, and no key was seen. Sent to Redis, the call would create the queue.
+      onRepeat?.(contradiction, false);
+      return [];
+    }
     const call = insertCall(elements, { windowMs: this.#dedupWindowMs, capacity, onRepeat, request });
     // Looking up a request key stores nothing and does not create the queue.
     if (isEmpty) return this.#batchers.call(queue, INSERT, call, { deadlineAt });
     return this.#batchers.call(queue, INSERT, call, {
       join: 'insert',
       stores: true,
-      creates: !contradictsItself(elements),
+      creates: true,
       signal,
       items: elements.length,
       deliveries: elements.reduce((sum, { groups }) => sum + groups.length, 0),
@@ -134,6 +140,10 @@ export class RedisStorage implements Storage {
       sweeps: this.#expirySweeps(queue, elements),
       deadlineAt,
     });
+  }
+
+  async #exists(queue: QueueKey, deadlineAt: number): Promise<boolean> {
+    return this.#registry.isDeclared(queue) || (await this.#registry.isKnown(queue, deadlineAt));
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
