@@ -27,6 +27,8 @@ const OWN_BYTES = 256;
  * be stored.
  */
 const SELECTOR_SHARE = 0.25;
+/** Elements of a batch while it is not known how long the selectors take. */
+const FIRST_BATCH = 16;
 
 /**
  * One loop of an exchange: a pipeline of three stages. While batches are being stored, the selectors run for the next
@@ -54,8 +56,8 @@ export class Loop {
   #meanBytes = USUAL_BYTES;
   /** Moving average of the bytes that selectors write per element, for all copies together. */
   #meanWritten = 0;
-  /** Moving average of the time that selectors take per element, waits for other exchanges included, ms. */
-  #meanSelectorMs = 0;
+  /** Moving average of the time that selectors take per element, with waits for other exchanges, ms; null: unknown. */
+  #meanSelectorMs: number | null = null;
   /** Resolves when the selectors have run for every batch taken so far. */
   #decided: Promise<void> = Promise.resolve();
   /** Resolves when every batch taken so far was sent to be stored. */
@@ -159,8 +161,11 @@ export class Loop {
 
   /** How many elements can be forwarded before their leases expire: an expired lease counts as a failed try. */
   #fittingLease(): number {
-    const { reserves, route } = this.#exchange;
+    const { reserves, route, declaration } = this.#exchange;
     if (!reserves || this.#meanSelectorMs === 0) return MAX_BATCH;
+    if (this.#meanSelectorMs === null) {
+      return declaration.dst.some(({ selector }) => selector !== undefined) ? FIRST_BATCH : MAX_BATCH;
+    }
     const ms = SELECTOR_SHARE * route.source.settings.leaseMs;
     return Math.max(1, Math.floor(ms / this.#meanSelectorMs));
   }
@@ -211,7 +216,7 @@ export class Loop {
       rest = [...undecided, ...rest.slice(part.length)];
     }
     const ms = (this.#clock.monotonic() - startedAt) / batch.length;
-    this.#meanSelectorMs = (this.#meanSelectorMs + ms) / 2;
+    this.#meanSelectorMs = ((this.#meanSelectorMs ?? ms) + ms) / 2;
   }
 
   /** Runs the selectors for a part, and starts to store it. Returns the elements for which they did not run. */

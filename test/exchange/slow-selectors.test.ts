@@ -28,7 +28,7 @@ const ACCEPTED: SelectorAnswer = {
 
 describe('An exchange with slow selectors', () => {
   it('takes no more elements than it can forward before their leases expire', async (t) => {
-    const deadLetter = { maxTries: 2, queue: 'dead' };
+    const deadLetter = { maxTries: 1, queue: 'dead' };
     const policy = plain('N', { deadLetter });
     const { engine, clock, passTime, close } = await MEMORY_SQLITE.open({ namespaces: [policy] });
     const select: SelectorProgram['select'] = async (elements) => {
