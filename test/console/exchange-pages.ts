@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import type { Locator } from 'playwright-core';
 import { until } from '../support/until.ts';
-import type { OpenedConsole } from './opened.ts';
+import { MASKED, type OpenedConsole } from './opened.ts';
 
 /**
  * Replaces the text of an editor. If the editor redraws itself during that, it restores its selection and the new text
@@ -85,6 +85,22 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Delete …' }).click();
     await page.getByRole('button', { name: 'Delete the exchange in-file' }).click();
     await page.getByText(`in-file is deleted. Note: ${note}.`).waitFor();
+  });
+
+  it('shows in the graph how many elements a queue has, and whether it is paused', async () => {
+    await declare('counted', 'counted-in', [{ queue: 'counted-out' }]);
+    await opened().request('POST', '/q/N/counted-in/pause');
+    for (const body of ['1', '2', '3']) await opened().insert('N', 'counted-in', body);
+    const graph = (await opened().page('#/exchanges')).getByLabel('Graph of queues and exchanges');
+    await graph.getByRole('link', { name: /^counted-in\s*N · paused · 3$/ }).waitFor();
+    const masked = await opened().page('#/exchanges', { who: MASKED });
+    const hidden = masked
+      .getByLabel('Graph of queues and exchanges')
+      .getByRole('link', { name: /^counted-in/ });
+    await hidden.waitFor();
+    assert.match(await hidden.innerHTML(), />N</, 'no number that this user may not see');
+    await opened().request('DELETE', '/x/counted');
+    await opened().request('DELETE', '/q/N/counted-in?force=1');
   });
 
   it('lists exchanges without their graph if the file that draws it is missing', async () => {

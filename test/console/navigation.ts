@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import { until } from '../support/until.ts';
-import { MASKED, type OpenedConsole, READER } from './opened.ts';
+import { MASKED, type OpenedConsole, READER, WRITER } from './opened.ts';
 import { stopTime } from './refreshing.ts';
 
 /** Navigation between pages, and what pages show to users with few rights. */
@@ -78,6 +78,7 @@ export function navigation(opened: () => OpenedConsole): void {
   it('tells users without the right manage that waiting consumers are hidden, and offers them nothing to select', async () => {
     const page = await opened().page('#/clients', { who: READER });
     await page.getByText('Only users who manage queues see who is waiting').waitFor();
+    await page.getByText('No client that you may see is connected').waitFor();
     await page.goto(`${opened().server.url}/console/#/queues`);
     await page.locator('table.rows tbody a').first().waitFor();
     assert.equal(await page.getByRole('checkbox').count(), 0);
@@ -120,6 +121,14 @@ export function navigation(opened: () => OpenedConsole): void {
       await other.getByText(title).waitFor();
       await other.getByText('You need the right read').waitFor();
     }
+    const third = await opened().page('#/', { who: WRITER });
+    const deadLetters = third
+      .getByRole('region', { name: 'Totals' })
+      .getByRole('link', { name: /^Dead letters/ });
+    assert.equal(await deadLetters.locator('.value').innerText(), '–');
+    await deadLetters.click();
+    await third.getByText('You may not see dead letters').waitFor();
+    await third.getByText('You need the right browse').waitFor();
   });
 
   it('shows no engine as healthy before its state is known', async () => {

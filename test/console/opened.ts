@@ -14,6 +14,9 @@ export const READER = { user: 'reader', password: 'reading' };
 /** May browse and manage `N`, but sees no bodies. */
 export const MASKED = { user: 'masked', password: 'looking' };
 
+/** May only write `jobs`. */
+export const WRITER = { user: 'writer', password: 'writing' };
+
 type Namespaces = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 
 const NAMESPACES: Namespaces = {
@@ -28,7 +31,8 @@ export function configOf(namespaces: Namespaces): Record<string, unknown> {
   const reading = { password: READER.password, rights: { jobs: ['read'], N: ['read'] } };
   const masked = { password: MASKED.password, rights: { N: ['browse', 'manage'] }, maskBodies: true };
   const admin = { password: ADMIN.password };
-  const others = { [READER.user]: reading, [MASKED.user]: masked };
+  const writing = { password: WRITER.password, rights: { jobs: ['write'] } };
+  const others = { [READER.user]: reading, [MASKED.user]: masked, [WRITER.user]: writing };
   const users = { [ADMIN.user]: admin, ...('jobs' in namespaces && others) };
   return { http: { users }, namespaces };
 }

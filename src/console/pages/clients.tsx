@@ -3,7 +3,7 @@ import { count } from '../format.ts';
 import { clients } from '../remote/node-lists.ts';
 import { cancelConsumer } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
-import { may, namespaces } from '../session.ts';
+import { may, namespaces, session } from '../session.ts';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
@@ -86,6 +86,7 @@ function NobodyWaits() {
 
 function SessionList({ list }: { readonly list: Sessions }) {
   const { sessions } = list;
+  const isAdministrator = session.value?.isAdministrator === true;
   return (
     <section class="card">
       <header>
@@ -98,9 +99,14 @@ function SessionList({ list }: { readonly list: Sessions }) {
         isLow
         rows={sessions}
         empty={
-          <Empty title="No client is connected" icon="clients">
-            STOMP and AMQP clients appear here while they are connected. The tab Try it of a queue has
-            examples.
+          <Empty
+            title={isAdministrator ? 'No client is connected' : 'No client that you may see is connected'}
+            icon="clients"
+          >
+            {isAdministrator
+              ? 'STOMP and AMQP clients appear here while they are connected. '
+              : 'Your STOMP and AMQP clients, and those that consume in namespaces that you manage, appear here while they are connected. '}
+            The tab Try it of a queue has examples.
           </Empty>
         }
         keyOf={({ id }) => id}

@@ -6,12 +6,12 @@ import { keyOf } from '../remote/live.ts';
 import { deadLetters } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { queueHref } from '../route.ts';
-import { may } from '../session.ts';
+import { may, mayAnywhere } from '../session.ts';
 import { Icon } from '../ui/icon.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
-import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
 /** The dead letters of all namespaces, by reason and by source, and their redrive. */
@@ -40,11 +40,15 @@ export function DeadLetters() {
       {all === null && summary.isLoading && <Loading what="Reading the dead-letter queues" />}
       {all !== null && held.length === 0 && (
         <section class="card">
-          <Empty title="There are no dead letters">
-            An element becomes a dead letter when its tries reach the maximum.
-            {all.length === 0 &&
-              ' No namespace that you may browse has a dead-letter queue: see the option deadLetter.'}
-          </Empty>
+          {mayAnywhere('browse') ? (
+            <Empty title="There are no dead letters">
+              An element becomes a dead letter when its tries reach the maximum.
+              {all.length === 0 &&
+                ' No namespace that you may browse has a dead-letter queue: see the option deadLetter.'}
+            </Empty>
+          ) : (
+            <NeedsRight title="You may not see dead letters" right="browse" />
+          )}
         </section>
       )}
       {held.map((one) => (

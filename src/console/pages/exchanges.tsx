@@ -3,9 +3,9 @@ import { useEffect } from 'preact/hooks';
 import type { ExchangePicture } from '../../model/records.ts';
 import { count, several, shortCount } from '../format.ts';
 import { type Cycle, cyclesOf, placesOfExchange } from '../remote/cycles.ts';
-import { exchanges, isComplete, queues, version } from '../remote/live.ts';
+import { exchanges, isComplete, keyOf, queues, version } from '../remote/live.ts';
 import { href, queueHref } from '../route.ts';
-import { mayAnywhere } from '../session.ts';
+import { may, mayAnywhere } from '../session.ts';
 import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';
 import { PLACE_HEIGHT, PLACE_WIDTH } from '../ui/graph-size.ts';
 import { Icon } from '../ui/icon.tsx';
@@ -154,6 +154,12 @@ function ExchangeTable({
   );
 }
 
+/** A name that fits into its place in the graph. Not cut inside of a character. */
+function clipped(name: string): string {
+  const characters = [...name];
+  return characters.length > 22 ? `${characters.slice(0, 21).join('')}…` : name;
+}
+
 function placesOf(
   all: readonly ExchangePicture[],
   cycles: readonly Cycle[],
@@ -163,14 +169,15 @@ function placesOf(
   const areInCycle = (...keys: readonly string[]): boolean =>
     cycles.some(({ places: of }) => keys.every((key) => of.has(key)));
   const queuePlace = (key: string, ns: string, q: string): void => {
-    const held = queues.get(key);
+    const held = queues.get(keyOf({ ns, queue: q }));
+    const size = may('read', ns) ? shortCount(held?.totalSize ?? 0) : null;
     places.set(key, {
       key,
       label: q,
       kind: 'queue',
       href: queueHref(ns, q),
       isBad: held?.paused === true,
-      note: `${ns} · ${held?.paused === true ? 'paused · ' : ''}${shortCount(held?.totalSize ?? 0)}`,
+      note: [clipped(ns), held?.paused === true && 'paused', size].filter(Boolean).join(' · '),
     });
   };
   const connect = (from: string, to: string, label: string): void => {
@@ -274,7 +281,7 @@ function ExchangeGraph({
                 rx={one.kind === 'queue' ? 6 : 22}
               />
               <text x={one.x} y={one.y - 2} text-anchor="middle">
-                {one.label.length > 22 ? `${one.label.slice(0, 21)}…` : one.label}
+                {clipped(one.label)}
               </text>
               <text class="place-note" x={one.x} y={one.y + 13} text-anchor="middle">
                 {one.note}

@@ -245,7 +245,7 @@ function Figures({
       />
       <Figure
         label="Dead letters"
-        value={deadCount === null ? '–' : shortCount(deadCount)}
+        value={deadCount === null || !mayAnywhere('browse') ? '–' : shortCount(deadCount)}
         note={deadError === null ? deadOf : messageOf(deadError)}
         isBad={deadCount !== null && deadCount > 0}
         to={href(['dead-letters'])}
