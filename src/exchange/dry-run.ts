@@ -1,14 +1,14 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Delivery, NewElement } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
-import { checkHeaders } from '../model/headers.ts';
+import { headersAt } from '../model/json-headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { WellFormed } from '../model/members.ts';
 import { ExchangeDeclaration, type ExchangeTrial, STRICT, type TriedDestination } from '../model/records.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { DestinationLogLine, SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
-import { fromByteString, toByteString } from '../util/byte-string.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import type { Clock } from '../util/clock.ts';
 import { allowing, namedObject, type Static, Type } from '../util/schema.ts';
 import {
@@ -161,7 +161,7 @@ export const ExchangeTrialRequest = namedObject(
   STRICT,
 );
 
-/** @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-header` */
+/** @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-header` with that of the header */
 export function toSample(
   { msg = {}, content_type }: Static<typeof ExchangeTrialRequest>,
   now: number,
@@ -173,10 +173,7 @@ export function toSample(
     body: Buffer.from(isText ? payload : serialize(payload)),
     contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
     contentEncoding: null,
-    headers: checkHeaders(
-      Object.entries(hdrs).flatMap(([name, value]) => [name.toLowerCase(), toByteString(value)]),
-      SERVICE_HEADERS,
-    ),
+    headers: headersAt('msg.hdrs', hdrs, SERVICE_HEADERS),
     tries,
     matureAt: mature === undefined ? now : Math.round(mature * 1000),
   };

@@ -4,10 +4,10 @@ import {
   type ElementContent,
   type ElementHeaders,
   type GroupName,
-  NO_HEADERS,
 } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { headersAt } from '../model/json-headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { memberPath, parse, WellFormed, wrongMember } from '../model/members.ts';
 import { Group } from '../model/names.ts';
@@ -524,25 +524,15 @@ function headersOf(
   headers: Readonly<Record<string, string>> | null | undefined,
   exempt?: ReadonlySet<string>,
 ): ElementHeaders {
-  if (headers == null) return NO_HEADERS;
-  const flat: string[] = [];
-  for (const name of Object.keys(headers)) {
-    const lower = name.toLowerCase();
-    if (lower.startsWith(ELEMENT_HEADER_PREFIX)) {
-      const path = memberPath('headers', name);
-      throw invalidParameter(
-        path,
-        `${path} has the prefix ${ELEMENT_HEADER_PREFIX}, which headers have on HTTP alone. Leave it out.`,
-      );
-    }
-    for (let at = 0; at < flat.length; at += 2) {
-      if (flat[at] !== lower) continue;
-      const path = memberPath('headers', name);
-      throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
-    }
-    flat.push(lower, toByteString(headers[name] ?? ''));
-  }
-  return checkHeaders(flat, exempt);
+  const prefixed = Object.keys(headers ?? {}).find((name) =>
+    name.toLowerCase().startsWith(ELEMENT_HEADER_PREFIX),
+  );
+  if (prefixed === undefined) return headersAt('headers', headers, exempt);
+  const path = memberPath('headers', prefixed);
+  throw invalidParameter(
+    path,
+    `${path} has the prefix ${ELEMENT_HEADER_PREFIX}, which headers have on HTTP alone. Leave it out.`,
+  );
 }
 
 const QUOTE = 0x22;

@@ -3,7 +3,7 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { DeliveryState, ElementId, GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { checkHeaders } from '../model/headers.ts';
+import { checkHeadersAt } from '../model/json-headers.ts';
 import { atMember, memberPath, parse, wrongMember } from '../model/members.ts';
 import {
   type Action,
@@ -193,8 +193,11 @@ function toChange({ headers = {}, tries = null }: NonNullable<OperationDeclarati
       );
     } else written.push(toByteString(name), toByteString(text));
   }
-  checkHeaders(written);
-  checkHeaders(removed.flatMap((name) => [name, '']));
+  checkHeadersAt('set.headers', written);
+  checkHeadersAt(
+    'set.headers',
+    removed.flatMap((name) => [name, '']),
+  );
   if (entries.length === 0 && tries === null) {
     throw invalidParameter('set', 'set changes nothing. Give headers, tries, or both.');
   }

@@ -142,6 +142,21 @@ describe('POST /x/:id/test', () => {
     }
   });
 
+  it('names the path of a header that could not be stored', async () => {
+    const x = fresh();
+    await x.create();
+    for (const [hdrs, code, parameter] of [
+      [{ 'a b': 'c' }, 'invalid-header', 'msg.hdrs["a b"]'],
+      [{ a: 'b\nc' }, 'invalid-header', 'msg.hdrs.a'],
+      [{ a: 'b', A: 'c' }, 'invalid-parameter', 'msg.hdrs.A'],
+    ] as const) {
+      const body = JSON.stringify({ msg: { hdrs } });
+      const answer = await x.client.request('POST', `/x/${x.id}/test`, { body });
+      const { code: given, parameter: named } = jsonOf<{ code: string; parameter: string }>(answer);
+      assert.deepEqual([answer.status, given, named], [400, code, parameter]);
+    }
+  });
+
   const faults: [
     what: string,
     declaration: (x: TestExchange) => unknown,

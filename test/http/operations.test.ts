@@ -222,7 +222,7 @@ describe('Bulk operations over HTTP', () => {
     [
       'a header that no response can carry',
       { ...count, action: 'set', set: { headers: { a: 'b\nc' } } },
-      [400, 'invalid-header', 'a'],
+      [400, 'invalid-header', 'set.headers.a'],
     ],
     [
       'a header that is not well-formed Unicode',
