@@ -1,10 +1,5 @@
 import { isAscii, isUtf8 } from 'node:buffer';
-import {
-  DELIVERY_STATES,
-  type ElementContent,
-  type ElementHeaders,
-  type GroupName,
-} from '../model/element.ts';
+import { DELIVERY_STATES, type ElementContent, type GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { headersAt } from '../model/json-headers.ts';
@@ -451,11 +446,12 @@ export const ExportLine = namedObject(
 function readLineElement(line: string): GivenElement {
   const members = parse(ElementLine, objectIn(line));
   const { json, contentType, mature, delay, ttl, groups } = members;
+  checkPrefix(members.headers);
   return {
     body: bodyOf(members, line, BODIES),
     contentType: contentHeader('content-type', contentType) ?? (json === undefined ? null : JSON_TYPE),
     contentEncoding: contentHeader('content-encoding', members.contentEncoding),
-    headers: headersOf(members.headers),
+    headers: headersAt('headers', members.headers),
     matureAt: mature == null ? null : toMs(mature),
     delayMs: delay == null ? null : toMs(delay),
     ttlMs: ttl == null ? null : toMs(ttl),
@@ -478,7 +474,7 @@ function readExportedLine(line: string): ExportedElement {
     body: bodyOf(members, line, EXPORTED_BODIES),
     contentType: contentHeader('content-type', contentType),
     contentEncoding: contentHeader('content-encoding', contentEncoding),
-    headers: headersOf(members.headers, SERVICE_HEADERS),
+    headers: headersAt('headers', members.headers, SERVICE_HEADERS),
     matureAt: toMs(members.mature),
     tries: members.tries ?? 0,
     insertedAt: Date.parse(members.insertedAt),
@@ -519,15 +515,12 @@ function contentHeader(name: 'content-type' | 'content-encoding', value: string 
   return value == null ? null : checkContentHeader(name, toByteString(value));
 }
 
-/** @param exempt see `checkHeaders` */
-function headersOf(
-  headers: Readonly<Record<string, string>> | null | undefined,
-  exempt?: ReadonlySet<string>,
-): ElementHeaders {
+/** Rejects headers of a new element that are written as on HTTP. Stored ones may have such a name. */
+function checkPrefix(headers: Readonly<Record<string, string>> | null | undefined): void {
   const prefixed = Object.keys(headers ?? {}).find((name) =>
     name.toLowerCase().startsWith(ELEMENT_HEADER_PREFIX),
   );
-  if (prefixed === undefined) return headersAt('headers', headers, exempt);
+  if (prefixed === undefined) return;
   const path = memberPath('headers', prefixed);
   throw invalidParameter(
     path,

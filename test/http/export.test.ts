@@ -158,6 +158,16 @@ for (const engine of MAIN_ENGINES) {
       );
     });
 
+    it('can be imported with a header whose name begins as those of HTTP do, which any protocol can insert', async () => {
+      const client = harness().client();
+      await client.insert('N', 'prefixed', 'x', { headers: { 'x-ks-hdr-x-ks-hdr-a': '1' } });
+      const { body } = await client.request('GET', '/q/N/prefixed/export');
+      const headers = { 'content-type': 'application/x-ndjson' };
+      const answer = await client.request('POST', '/q/N/prefixed-copy/import', { body, headers });
+      assert.equal(answer.status, 200, answer.body.toString());
+      assert.equal((await client.get('N', 'prefixed-copy')).headers['x-ks-hdr-x-ks-hdr-a'], '1');
+    });
+
     it('of a stream can be imported with the group of each delivery', async () => {
       const client = harness().client();
       await client.insert('events', 'from', 'x', { query: { groups: 'a,b' } });
