@@ -27,7 +27,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
     const marked = page.locator('.cm-problem-line');
     await marked.filter({ hasText: 'gq/?' }).waitFor();
     await fillEditor(editor, 'env =>\n  env.msg.payload.amount >');
-    await page.getByRole('status').filter({ hasText: 'Line 2' }).waitFor();
+    await page.getByText('Line 2, column 27: The selector ends too soon.', { exact: true }).waitFor();
     await marked.filter({ hasText: /env\.msg\.payload\.amount >$/ }).waitFor();
     await fillEditor(editor, 'env => env.msg.payload.tenant === "acme"');
     await page.getByText('Empty: every element is accepted').waitFor();
@@ -51,7 +51,12 @@ export function exchangePages(opened: () => OpenedConsole): void {
     const editor = page.getByLabel('Selector of destination 1');
     await fillEditor(editor, 'env => env.msg.payload.amount >');
     await page.getByRole('button', { name: 'Save the change …' }).click();
-    await page.getByRole('alert').filter({ hasText: 'line 1' }).waitFor();
+    const alert = page.getByRole('alert');
+    await alert.waitFor();
+    assert.match(
+      await alert.innerText(),
+      /dst\[0\]\.selector, line 1, column 32: The selector ends too soon\.$/,
+    );
     await page.locator('.cm-problem-line').waitFor();
     await fillEditor(editor, 'env => env.msg.payload.amount > 10');
     await page.getByRole('button', { name: 'Save the change …' }).click();
@@ -85,6 +90,32 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Delete …' }).click();
     await page.getByRole('button', { name: 'Delete the exchange in-file' }).click();
     await page.getByText(`in-file is deleted. Note: ${note}.`).waitFor();
+  });
+
+  it('says at which line a selector threw in a dry run, once', async () => {
+    await declare('throwing', 'thrown', [{ queue: 'thrown-to', selector: 'env => env.missing.member' }]);
+    await opened().request('POST', '/x/throwing/stop');
+    await opened().insert('N', 'thrown', '1');
+    const page = await opened().page('#/x/throwing/edit');
+    await page.getByRole('button', { name: 'Dry run' }).click();
+    const status = page.getByRole('status').filter({ hasText: /^Line 1/ });
+    await status.waitFor();
+    assert.match(
+      await status.innerText(),
+      /^Line 1, column \d+: TypeError: [^()]*'member'[^()]* \(element [^ ]+\)$/,
+    );
+    await opened().request('DELETE', '/x/throwing');
+    await opened().request('DELETE', '/q/N/thrown?force=1');
+  });
+
+  it('says what to do if an exchange was changed while it was edited', async () => {
+    await declare('contested', 'contested-in', [{ queue: 'contested-out' }]);
+    const page = await opened().page('#/x/contested/edit');
+    await fillEditor(page.getByLabel('Selector of destination 1'), 'env => true');
+    await opened().request('DELETE', '/x/contested');
+    await page.getByRole('button', { name: 'Save the change …' }).click();
+    await page.getByRole('button', { name: 'Save the change of contested' }).click();
+    await page.getByRole('alert').getByText('It was changed or deleted after this page read it.').waitFor();
   });
 
   it('shows in the graph how many elements a queue has, and whether it is paused', async () => {

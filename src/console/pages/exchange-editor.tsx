@@ -1,7 +1,6 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import type { ExchangeDeclaration } from '../../model/records.ts';
-import { ApiError, messageOf } from '../api.ts';
 import {
   mistakeIn,
   mistakesIn,
@@ -125,7 +124,7 @@ export function ExchangeEditor({
         else isReviewing.value = true;
       }}
     >
-      {error.value !== null && <Failure error={withPlace(error.value)} />}
+      {error.value !== null && <Failure error={error.value} />}
       <section class="card">
         <header>
           <h2>Source</h2>
@@ -293,14 +292,4 @@ function clean({ src, dst, consumer }: ExchangeDeclaration): ExchangeDeclaration
     })),
     consumer,
   };
-}
-
-/** Adds the place of a mistake to the error message. */
-function withPlace(error: unknown): string {
-  if (!(error instanceof ApiError)) return messageOf(error);
-  const { parameter, line } = error.details;
-  const place = [parameter, line === undefined || line === null ? null : `line ${line}`]
-    .filter(Boolean)
-    .join(', ');
-  return place === '' ? error.message : `${error.message} (${place})`;
 }

@@ -113,10 +113,15 @@ export function mistakeIn(error: unknown): SelectorMistake | null {
   if (at === undefined || typeof line !== 'number') return null;
   return {
     destination: Number(at),
-    message: error.message,
+    message: withoutPlace(error.message),
     line,
     column: typeof column === 'number' ? column : null,
   };
+}
+
+/** The editor shows the place itself, and the check while typing names a destination that the form does not have. */
+function withoutPlace(message: string): string {
+  return message.replace(/^\S+, line \d+, column \d+: | \(line \d+, column \d+\)$/, '');
 }
 
 /** Returns the first mistake of each destination's selector in the results. */
@@ -125,7 +130,8 @@ export function mistakesIn(tried: readonly TriedElement[]): readonly SelectorMis
   for (const { id, result } of tried) {
     for (const [destination, { error, line, column }] of result.dst.entries()) {
       if (error === null || line === null || found.has(destination)) continue;
-      found.set(destination, { destination, message: `${error} (element ${id})`, line, column });
+      const message = `${withoutPlace(error)} (element ${id})`;
+      found.set(destination, { destination, message, line, column });
     }
   }
   return [...found.values()];

@@ -85,6 +85,8 @@ const ADVICE: Readonly<Record<string, string>> = {
   forbidden: 'Ask an administrator for the right, or sign in as another user.',
   'element-not-found':
     'It was consumed, moved or removed, or its group has finished it. Dead letters are in their dead-letter queue.',
+  'precondition-failed':
+    'It was changed or deleted after this page read it. Reload the page to see the change; what you typed is lost then.',
   'forbidden-origin': 'Open the console at the address of the server itself.',
 };
 
