@@ -34,9 +34,10 @@ export const LOGIN_BYTES = 4096;
 const MAX_OUTPUT_BYTES = 1024 * 1024;
 /**
  * Frames executed before other clients are served. One turn of the event loop may read 90,000 from a socket, in chunks,
- * and a single WebSocket message may contain 40,000.
+ * and a single WebSocket message may contain 40,000. WebSocket's own frames, of which one turn may read 300,000, are
+ * limited in the same way.
  */
-const MAX_TURN_FRAMES = 4096;
+export const MAX_TURN_FRAMES = 4096;
 /** How long an ending session waits for its pending engine calls. */
 export const FINISH_MS = 2_000;
 /** How long a client has to read the last frame and close, before the connection is cut. */

@@ -4,7 +4,7 @@ import { type WebSocket, WebSocketServer } from 'ws';
 import { QuaysideError } from '../model/errors.ts';
 import { quote } from '../util/quote.ts';
 import type { UpgradeHandler, UpgradeRequest } from '../util/upgrade.ts';
-import { LOGIN_BYTES } from './client-session.ts';
+import { LOGIN_BYTES, MAX_TURN_FRAMES } from './client-session.ts';
 import type { SessionServer } from './server.ts';
 import type { ClientSocket } from './socket-writer.ts';
 
@@ -118,6 +118,11 @@ class WebSocketStream extends Duplex implements ClientSocket {
   #controlBytes = 0;
   /** A message ended in the last chunk. */
   #hasEnded = false;
+  /** Payload of the last ping in this chunk. The protocol allows a server to answer only that one. */
+  #ping: Buffer | null = null;
+  /** Messages and control frames since other clients were served. */
+  #framesSinceYield = 0;
+  #isYielding = false;
 
   constructor(
     webSocket: WebSocket,
@@ -132,21 +137,24 @@ class WebSocketStream extends Duplex implements ClientSocket {
     this.#countLogin = onLogin;
     webSocket.on('message', (data: Buffer, isBinary: boolean) => {
       this.#hasEnded = true;
+      this.#framesSinceYield += 1;
       if (!isBinary && !usesText) webSocket.close(UNSUPPORTED_DATA);
       else if (!this.push(data)) webSocket.pause();
     });
     webSocket.on('ping', (data: Buffer) => {
-      this.#controlBytes += CONTROL_HEAD_BYTES + data.length;
-      if (transport.writableLength < MAX_PONG_BACKLOG) webSocket.pong(data);
+      this.#countControlFrame(data);
+      this.#ping = data;
     });
-    webSocket.on('pong', (data: Buffer) => {
-      this.#controlBytes += CONTROL_HEAD_BYTES + data.length;
-    });
+    webSocket.on('pong', (data: Buffer) => this.#countControlFrame(data));
     // Ignored: `close` follows every error.
     webSocket.on('error', () => {});
     webSocket.on('close', () => this.push(null));
     // The listener of `ws` was added first, so it has parsed a chunk before the chunk is counted here.
-    transport.on('data', (bytes: Buffer) => this.#countBytes(bytes.length));
+    transport.on('data', (bytes: Buffer) => {
+      this.#countBytes(bytes.length);
+      this.#answerPing();
+      if (this.#framesSinceYield >= MAX_TURN_FRAMES) this.#yieldToOthers();
+    });
   }
 
   /** Lifts the limit on bytes before the login. */
@@ -156,7 +164,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
   }
 
   override _read(): void {
-    this.#webSocket.resume();
+    if (!this.#isYielding) this.#webSocket.resume();
   }
 
   override _write(chunk: Buffer, _encoding: BufferEncoding, done: (error?: Error | null) => void): void {
@@ -193,6 +201,29 @@ class WebSocketStream extends Duplex implements ClientSocket {
     webSocket.send(bytes, { binary: !(this.#usesText && isUtf8(bytes)) }, once);
     // Complete synchronously if the kernel has all bytes, as a socket does: the writer relies on that.
     if (webSocket.readyState === webSocket.OPEN && this.transport.writableLength === 0) once();
+  }
+
+  #countControlFrame(payload: Buffer): void {
+    this.#controlBytes += CONTROL_HEAD_BYTES + payload.length;
+    this.#framesSinceYield += 1;
+  }
+
+  #answerPing(): void {
+    if (this.#ping !== null && this.transport.writableLength < MAX_PONG_BACKLOG)
+      this.#webSocket.pong(this.#ping);
+    this.#ping = null;
+  }
+
+  /** Serves other clients before the next chunk. */
+  #yieldToOthers(): void {
+    this.#framesSinceYield = 0;
+    if (this.#isYielding) return;
+    this.#isYielding = true;
+    this.#webSocket.pause();
+    setImmediate(() => {
+      this.#isYielding = false;
+      if (this.readableLength < this.readableHighWaterMark) this.#webSocket.resume();
+    });
   }
 
   /** Limits the bytes of an incomplete message, which `ws` keeps in memory until it is complete. */

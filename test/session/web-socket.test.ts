@@ -277,6 +277,39 @@ describe('STOMP over WebSocket', () => {
     });
   }
 
+  for (const [what, frame] of [
+    ['pings', control(9, '')],
+    ['pongs', control(10, '')],
+    ['empty messages', control(2, '')],
+    ['heart-beats', control(1, '\n')],
+  ] as const) {
+    it(`serves other clients although its client sends many ${what}`, async () => {
+      await start();
+      const [busy, other] = [(await ask()).socket, (await ask()).socket];
+      for (const socket of [busy, other]) {
+        socket.write(CONNECT);
+        await frameOf(socket);
+      }
+      // Large messages let the kernel hold more for this connection, so that the server could read it all in one turn.
+      for (let i = 0; i < 3; i++) {
+        busy.write(Buffer.concat([message('\n'.repeat(1_000_000)), control(9, '')]));
+        await frameOf(busy);
+      }
+      const { storage } = node.engine.engine;
+      const insert = storage.insert.bind(storage);
+      const bodies: string[] = [];
+      storage.insert = (queue, elements, options) => {
+        bodies.push(...elements.map(({ body }) => Buffer.from(body).toString()));
+        return insert(queue, elements, options);
+      };
+      const send = (body: string): Buffer => message(`SEND\ndestination:/q/N/a\n\n${body}\0`);
+      busy.write(Buffer.concat([...Array<Buffer>(50_000).fill(frame), send('busy')]));
+      other.write(send('other'));
+      await until(() => bodies.length === 2);
+      assert.deepEqual(bodies, ['other', 'busy']);
+    });
+  }
+
   describe('whose client sends many control frames', () => {
     const pings = Buffer.concat(Array.from({ length: 460 }, () => control(9, 'x'.repeat(125))));
     const fragment = (opcode: number): Buffer => {
