@@ -429,7 +429,7 @@ export const ExportLine = namedObject(
   'ExportedElement',
   {
     id: refined(Type.String(), { allowed: 'the id of an element', fits: (id) => ELEMENT_ID.test(id) }),
-    state: Type.Optional(Type.Enum([...DELIVERY_STATES])),
+    state: optional(Type.Enum([...DELIVERY_STATES])),
     group: optional({ ...Group, description: 'On a stream: the group of the delivery.' }),
     mature: UnixTime,
     expiresAt: optional(IsoTime),

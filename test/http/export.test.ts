@@ -188,6 +188,14 @@ describe('An import', () => {
   const line = (id: string, more = {}): string =>
     `${JSON.stringify({ id, mature: 1, insertedAt: '2026-01-01T00:00:00.000Z', tries: 0, text: id, ...more })}\n`;
 
+  it('accepts null for members that are not given', async () => {
+    const client = harness().client();
+    const nulls = { state: null, group: null, expiresAt: null, reason: null, tries: null };
+    const body = line('a', { ...nulls, contentType: null, contentEncoding: null, headers: null });
+    const answer = await client.request('POST', '/q/N/nulls/import', { body });
+    assert.deepEqual(jsonOf(answer), { imported: 1, repeated: 0 });
+  });
+
   it('reports which line is wrong and how many elements were stored before it', async () => {
     const client = harness().client();
     const wrong: [string, string, string][] = [
