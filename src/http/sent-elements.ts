@@ -422,8 +422,8 @@ export const ElementLine = namedObject(
 );
 
 /**
- * A line of an export, which has all members that apply. An import also accepts lines without some, and ignores `state`
- * and `reason`, which describe the past.
+ * A line of an export, which has all members that apply. An import also accepts lines without some, and does not use
+ * `state` and `reason`, which describe the past.
  */
 export const ExportLine = namedObject(
   'ExportedElement',
