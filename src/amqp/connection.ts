@@ -133,8 +133,9 @@ export class AmqpConnection
   removeLink(link: SessionLink): void {
     this.links.delete(link);
     this.counts.links -= 1;
-    // This may free places in the session's window for other links.
-    this.guard(() => link.endpoint.release());
+    // This may free places in the session's window for other links. If the connection ends, the links' unsettled
+    // deliveries are still known: outcomes that the engine has yet to confirm are answered before the `close`.
+    this.guard(() => link.endpoint.release(this.isEnding));
   }
 
   override endTurn(): void {

@@ -179,6 +179,30 @@ describe('an outcome of a receiving client', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
+  it('without settlement is settled by the server before the close if the server stops meanwhile', async () => {
+    const { got } = await held('N', { rcv_settle_mode: 1, autosettle: false });
+    const { storage } = node.engine.engine;
+    const settle = storage.settle.bind(storage);
+    const called = Promise.withResolvers<void>();
+    const resumed = Promise.withResolvers<void>();
+    storage.settle = async (items) => {
+      called.resolve();
+      await resumed.promise;
+      return settle(items);
+    };
+    const events: string[] = [];
+    got.delivery.link.once('settled', () => events.push('settled'));
+    got.delivery.accept();
+    await called.promise;
+    const stopped = node.server.stop();
+    await until(() => node.server.counts.links === 0);
+    resumed.resolve();
+    await stopped;
+    await until(() => client.connection.is_closed());
+    assert.deepEqual(events, ['settled']);
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+  });
+
   it('may cover many deliveries in one disposition', async () => {
     await node.insert('a', ...Array.from({ length: 500 }, (_, i) => String(i)));
     const receiver = await client.receiver('N/a', {}, 500);

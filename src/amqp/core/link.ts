@@ -152,8 +152,11 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
     this.detach({ condition: 'amqp:link:stolen', description: 'Another link was attached under its name.' });
   }
 
-  /** Drops the state of a link that has ended. No effect when repeated. */
-  release(): void {
+  /**
+   * Drops the state of a link that has ended. No effect when repeated.
+   * @param _keepsUnsettled whether unsettled deliveries may still be settled, because the link was not detached
+   */
+  release(_keepsUnsettled = false): void {
     this.handler = null;
   }
 
@@ -350,10 +353,10 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     this.handler?.onFlow();
   }
 
-  override release(): void {
+  override release(keepsUnsettled = false): void {
     if (this.handler === null) return;
     super.release();
-    this.session.forgetSent(this);
+    this.session.dropSent(this, keepsUnsettled);
   }
 }
 

@@ -353,9 +353,9 @@ export class SessionEndpoint {
     this.#connection.host.onSessionCapacity(this);
   }
 
-  /** Drops the queued frames and the unsettled deliveries of a link that has ended. */
-  forgetSent(endpoint: SenderEndpoint): void {
-    for (let id = this.#sent.oldestId; endpoint.unsettledCount > 0; id = serialAfter(id)) {
+  /** Drops the queued frames of a link that has ended, and its unsettled deliveries unless they are kept. */
+  dropSent(endpoint: SenderEndpoint, keepsUnsettled: boolean): void {
+    for (let id = this.#sent.oldestId; !keepsUnsettled && endpoint.unsettledCount > 0; id = serialAfter(id)) {
       const delivery = this.#sent.get(id);
       if (delivery?.endpoint === endpoint) this.#forget(delivery);
     }
