@@ -102,6 +102,28 @@ export function navigation(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/N/alarming?force=1');
   });
 
+  it('shows all spaces of a name, and the namespace of a long name in a narrow window', async () => {
+    const spaced = ' two  spaces';
+    const long = 'long'.repeat(60);
+    for (const queue of [spaced, long]) {
+      await opened().insert('N', queue, '1');
+      await opened().request('POST', `/q/N/${encodeURIComponent(queue)}/pause`);
+    }
+    const page = await opened().page('#/', { width: 360 });
+    const rows = page.locator('.concerns li');
+    const namespace = rows.filter({ hasText: long }).locator('.name .muted');
+    await namespace.waitFor();
+    assert.ok(await namespace.evaluate((one) => one.clientWidth > 0 && one.scrollWidth <= one.clientWidth));
+    const link = rows.getByRole('link', { name: 'two spaces' });
+    assert.equal(await link.innerText(), spaced);
+    await link.click();
+    const heading = page.getByRole('heading', { name: 'two spaces' }).locator('bdi');
+    assert.equal(await heading.innerText(), spaced);
+    for (const queue of [spaced, long]) {
+      await opened().request('DELETE', `/q/N/${encodeURIComponent(queue)}?force=1`);
+    }
+  });
+
   it('names the missing right instead of showing that there is nothing', async () => {
     const page = await opened().page('#/operations', { who: READER });
     await page.getByText('Only users who manage queues see operations').waitFor();
