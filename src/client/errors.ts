@@ -141,7 +141,6 @@ const MAX_QUOTED = 64;
 
 /** Quotes a value for an error message: escaped, and at most 64 characters. JSON has no NaN and no bigint. */
 export function quoted(value: unknown): string {
-  const text =
-    (typeof value === 'number' || typeof value === 'bigint' ? null : JSON.stringify(value)) ?? String(value);
+  const text = String(typeof value === 'string' || typeof value === 'object' ? JSON.stringify(value) : value);
   return text.length <= MAX_QUOTED ? text : `${text.slice(0, MAX_QUOTED)}…`;
 }
