@@ -78,7 +78,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/storage.ts',
-        search: 'this.#client.affected.add(nameOf(queue));',
+        search: 'this.#client.affected.set(nameOf(queue), {});',
         replace: '',
       },
     ],

@@ -211,13 +211,14 @@ export class RedisStorage implements Storage {
 
   /** Runs after all calls made earlier. */
   drop(queue: QueueKey): Promise<boolean> {
-    const dropped = this.counts(queue).then(() => this.#registry.drop(queue));
-    return this.#batchers.inTime(
-      dropped.then((isDropped) => {
-        if (isDropped) this.#sweeper.noteDropped(queue);
-        return isDropped;
-      }),
-    );
+    return this.#batchers.inTime(this.counts(queue).then(() => this.#drop(queue)));
+  }
+
+  async #drop(queue: QueueKey): Promise<boolean> {
+    const noteDropped = this.#sweeper.beforeDrop(queue);
+    const isDropped = await this.#registry.drop(queue);
+    if (isDropped) noteDropped();
+    return isDropped;
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {

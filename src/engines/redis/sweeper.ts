@@ -47,12 +47,19 @@ export class Sweeper {
 
   /** The next sweep reports this queue. */
   noteAffected(queue: QueueKey): void {
-    this.#affected.set(queueText(queue), queue);
+    this.#affected.set(queueText(queue), { ...queue });
   }
 
-  /** The queue was dropped: the next sweep does not report it. */
-  noteDropped(queue: QueueKey): void {
-    this.#affected.delete(queueText(queue));
+  /**
+   * A queue is about to be dropped. Returns a function to call when it was: the next sweep does not report the queue
+   * then, unless it received an element since.
+   */
+  beforeDrop(queue: QueueKey): () => void {
+    const text = queueText(queue);
+    const noted = this.#affected.get(text);
+    return () => {
+      if (this.#affected.get(text) === noted) this.#affected.delete(text);
+    };
   }
 
   #sweepQueue(queue: QueueKey): Promise<Swept> {

@@ -137,8 +137,11 @@ class OutgoingBatch {
  * they are made. Each is settled by its deadline, so a disk that hangs blocks no caller.
  */
 export class WorkerClient {
-  /** Queues that gained eligible elements without a call whose caller knows of them; the next sweep reports them. */
-  readonly affected = new Set<QueueName>();
+  /**
+   * Queues that gained eligible elements without a call whose caller knows of them; the next sweep reports them. Each
+   * time, a queue gets another value.
+   */
+  readonly affected = new Map<QueueName, object>();
   readonly #startWorker: StartThread;
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
@@ -353,7 +356,7 @@ export class WorkerClient {
 
   #onMessage(message: FromWorker): void {
     if (message.kind === 'replies') {
-      for (const name of message.affected) this.affected.add(name);
+      for (const name of message.affected) this.affected.set(name, {});
       this.#settle(message.replies);
       const done = this.#inFlight.splice(0, message.replies.length);
       for (const { bodies } of done) this.#inFlightBytes -= bodies.byteLength;

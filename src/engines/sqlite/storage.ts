@@ -160,7 +160,7 @@ export class SqliteStorage implements Storage {
       this.#client.run((bodies) => this.#settleCall(items, bodies), failure);
     }
     // Takes may have found nothing in between; those that follow the next sweep run after these calls.
-    this.#client.affected.add(nameOf(queue));
+    this.#client.affected.set(nameOf(queue), {});
   }
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
@@ -255,8 +255,11 @@ export class SqliteStorage implements Storage {
 
   async drop(queue: QueueKey): Promise<boolean> {
     const name = nameOf(queue);
+    const { affected } = this.#client;
+    const noted = affected.get(name);
     const isDropped: boolean = await this.#client.invoke('drop', name);
-    if (isDropped) this.#client.affected.delete(name);
+    // It may have received an element again since.
+    if (isDropped && affected.get(name) === noted) affected.delete(name);
     return isDropped;
   }
 
@@ -281,7 +284,7 @@ export class SqliteStorage implements Storage {
     return this.#client.call(
       () => ['sweep'],
       (nextAt) => {
-        const queues = [...affected].map(keyOf);
+        const queues = [...affected.keys()].map(keyOf);
         affected.clear();
         return { affected: queues, nextAt };
       },

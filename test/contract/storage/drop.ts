@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { commit, rollback, settle } from '../../support/settle.ts';
@@ -88,6 +89,21 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
       const { affected } = await on.storage.sweep();
       const names = affected.map(({ name }) => name);
       assert.ok(![dead.name, moved.name].some((name) => names.includes(name)), names.join());
+    });
+
+    it('lets the next sweep report the queue if an element was moved to it since', async () => {
+      const dead = { ns: 'jobs', name: DEAD_LETTERS };
+      for (let turns = 0; turns < 20; turns += 1) {
+        const queue = on.queue(dead.ns);
+        await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
+        const held = await on.reserveOne(queue);
+        const dropping = on.storage.drop(dead);
+        for (let i = 0; i < turns; i += 1) await turn();
+        await rollback(on.storage, queue, [{ ...byToken(held), delayMs: 0, countTry: true }]);
+        await dropping;
+        await on.sweepInto(dead);
+        assert.equal((await on.pop(dead)).length, 1);
+      }
     });
 
     it('loses no element that is inserted concurrently', async () => {
