@@ -188,7 +188,7 @@ function storedOptionsAt(path: readonly string[], queue: string, given: ShownOpt
 /**
  * Returns the changes that turn the present definitions into the wanted ones, in the order in which they are applied:
  * exchanges do not consume a queue before it is paused, or after it is resumed, unless they do so afterwards, too. None
- * forwards to a queue before its limit applies.
+ * forwards to a queue before its limit applies, except to one that is resumed.
  * @param prunes whether definitions that the wanted document does not contain are deleted
  */
 export function definitionChanges(
@@ -198,6 +198,7 @@ export function definitionChanges(
 ): DocumentChange[] {
   const changes: DocumentChange[] = [];
   const running: DocumentChange[] = [];
+  const resumed: DocumentChange[] = [];
   for (const [id, before, after] of mergedEntries(present.exchanges, wanted.exchanges)) {
     if (after === null ? prunes : before === null || !isSame(before, after))
       (after?.stopped === false ? running : changes).push({ kind: 'exchange', id, before, after });
@@ -205,10 +206,16 @@ export function definitionChanges(
   for (const [ns, ofBefore, ofAfter] of mergedEntries(present.queues, wanted.queues)) {
     for (const [queue, before, after] of mergedEntries(ofBefore ?? {}, ofAfter ?? {})) {
       if (after === null ? prunes : !isSame(before ?? NOT_STORED, after))
-        changes.push({ kind: 'queue', ns, queue, before, after });
+        (before?.paused && !after?.paused ? resumed : changes).push({
+          kind: 'queue',
+          ns,
+          queue,
+          before,
+          after,
+        });
     }
   }
-  return [...changes, ...running];
+  return [...changes, ...running, ...resumed];
 }
 
 function* mergedEntries<T>(

@@ -176,6 +176,17 @@ describe('A document of definitions', () => {
     await put(client, EMPTY, '?prune=1');
   });
 
+  it('resumes a queue after the exchange that consumed it has another source', async () => {
+    const client = harness().client();
+    const held = { exchanges: { forward: FORWARD }, queues: { N: { in: { paused: true } } } };
+    await put(client, held);
+    await client.insert('N', 'in', 'kept');
+    const elsewhere = { ...FORWARD, src: { ns: 'N', queue: 'elsewhere' } };
+    await put(client, { exchanges: { forward: elsewhere }, queues: { N: { in: { paused: false } } } });
+    assert.equal((await client.get('N', 'in', { to: 0 })).body.toString(), 'kept');
+    await put(client, EMPTY, '?prune=1');
+  });
+
   it('is applied only if the version in If-Match is current', async () => {
     const client = harness().client();
     const { headers } = await client.request('GET', '/definitions');
