@@ -74,7 +74,8 @@ describe('docs/operate/proxies.md', () => {
       /127\.0\.0\.1:(3444|8080|61613|61612)\b/g,
       (_, from) => addresses[from] ?? '',
     );
-    proxy = await ReverseProxy.start(kind, moved, port);
+    // HAProxy listens at its ports one after the other, at the one for STOMP last; nginx has none for STOMP.
+    proxy = await ReverseProxy.start(kind, moved, kind === 'haproxy' ? stompPort : port);
     const client = new QueueClient({ url: `http://127.0.0.1:${port}` });
     clients.push(client);
     return client;
@@ -350,6 +351,7 @@ describe('docs/operate/proxies.md', () => {
 
   it('has a HAProxy configuration that forwards the addresses of STOMP clients', async () => {
     await startProxy('haproxy');
+    const before = server.output.length;
     const socket = connect({ port: stompPort, host: '127.0.0.1', localAddress: CLIENT });
     await once(socket, 'connect');
     socket.write('CONNECT\naccept-version:1.2\nhost:x\nlogin:test1\npasscode:test1\n\n\0');
@@ -357,9 +359,8 @@ describe('docs/operate/proxies.md', () => {
     assert.match(answer.toString(), /^CONNECTED\n/);
     socket.end('DISCONNECT\nreceipt:1\n\n\0');
     await once(socket, 'close');
-    await until(async () => server.output.includes('"protocol":"STOMP"'));
-    const line = server.output.split('\n').find((text) => text.includes('"protocol":"STOMP"')) ?? '{}';
-    assert.equal((JSON.parse(line) as { address: string }).address, CLIENT);
+    const ended = new RegExp(`"protocol":"STOMP".*"address":"${CLIENT}"`);
+    await until(async () => ended.test(server.output.slice(before)));
   });
 });
 
