@@ -179,7 +179,7 @@ describe('an outcome of a receiving client', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('without settlement is settled by the server before the close if the server stops meanwhile', async () => {
+  it('without settlement is settled by the server before the close if the server stops during the settlement', async () => {
     const { got } = await held('N', { rcv_settle_mode: 1, autosettle: false });
     const { storage } = node.engine.engine;
     const settle = storage.settle.bind(storage);

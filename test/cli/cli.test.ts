@@ -586,7 +586,7 @@ describe('The command line', () => {
     );
   });
 
-  it('browses 50 elements unless told otherwise, and says that there are more', async () => {
+  it('browses 50 elements unless --limit says otherwise, and says that there are more', async () => {
     await quayside(['put', 'N/deep', '--lines'], 'x\n'.repeat(51));
     const some = await quayside(['browse', 'N/deep']);
     assert.equal(json(some).length, 50);
