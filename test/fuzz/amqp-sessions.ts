@@ -292,14 +292,22 @@ function fieldsOf(given: Buffer, at: number): { values: Wire[]; end: number } | 
 
 const WIDTHS: Readonly<Record<number, number>> = { 4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16 };
 
-function valueEnd(given: Buffer, at: number): number | null {
-  const code = given[at] ?? 0xff;
-  if (code === 0) {
-    const described = valueEnd(given, at + 1);
-    return described === null ? null : valueEnd(given, described);
+/** Counts the values still to come instead of recursing: mutations repeat the code of a described value thousands of times. */
+function valueEnd(given: Buffer, from: number): number | null {
+  let at = from;
+  for (let left = 1; left > 0; ) {
+    const code = given[at] ?? 0xff;
+    if (code === 0) {
+      // A described value is two values: its descriptor and the value itself.
+      at += 1;
+      left += 1;
+      continue;
+    }
+    const width = WIDTHS[code >> 4];
+    // Codes with one byte of length or size: strings, lists, maps, arrays.
+    if (width === undefined && ![0xa, 0xc, 0xe].includes(code >> 4)) return null;
+    at += width === undefined ? 2 + (given[at + 1] ?? 0) : 1 + width;
+    left -= 1;
   }
-  const width = WIDTHS[code >> 4];
-  if (width !== undefined) return at + 1 + width;
-  // Codes with one byte of length or size: strings, lists, maps, arrays.
-  return [0xa, 0xc, 0xe].includes(code >> 4) ? at + 2 + (given[at + 1] ?? 0) : null;
+  return at;
 }
