@@ -64,6 +64,7 @@ export const INERT_HEADERS: readonly string[] = [
 export interface Route {
   /** Unique; `operationId` in `/openapi.json`. */
   readonly id: string;
+  /** GET and HEAD if not given. */
   readonly methods: readonly Method[];
   /** With `:name` for a parameter: `namespace`, `queue`, `id`, `tid`. */
   readonly path: string;
@@ -95,24 +96,24 @@ export interface Route {
   handle(call: HttpCall, query: object): Promise<void> | void;
 }
 
-/** A row as it is declared; optional members have defaults. */
-interface RouteDefinition<Q extends object> {
-  readonly id: string;
-  /** Not given: GET and HEAD. */
-  readonly methods?: readonly Method[];
-  readonly path: string;
-  readonly summary: string;
-  readonly access: Access;
-  readonly body?: BodyUse;
-  readonly isAudited?: boolean;
-  readonly createsQueue?: boolean;
-  readonly csrf?: CsrfRule;
-  readonly isPage?: boolean;
+/** The members of a row that most rows do not give. */
+const DEFAULTS = {
+  methods: READS,
+  body: 'discard',
+  isAudited: false,
+  createsQueue: false,
+  csrf: 'writes',
+  isPage: false,
+  request: null,
+  headers: [],
+  problems: [],
+} as const satisfies Partial<Route>;
+
+/** A row as it is declared. */
+interface RouteDefinition<Q extends object>
+  extends Pick<Route, 'id' | 'path' | 'summary' | 'access' | 'responses'>,
+    Partial<Pick<Route, keyof typeof DEFAULTS>> {
   readonly query?: Parameters<Q>;
-  readonly request?: Schema;
-  readonly headers?: readonly HeaderNote[];
-  readonly responses: readonly ResponseNote[];
-  readonly problems?: readonly ErrorCode[];
   /** Flat pairs of names and values. Not given: {@link INERT_HEADERS}. */
   readonly responseHeaders?: readonly string[];
   handle(call: HttpCall, query: Readonly<Q>): Promise<void> | void;
@@ -120,34 +121,11 @@ interface RouteDefinition<Q extends object> {
 
 /** Creates a row. Types its handler by its parameters, which the type of the table does not show. */
 export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
-  const {
-    methods = READS,
-    access,
-    query,
-    body = 'discard',
-    isAudited = false,
-    createsQueue = false,
-    csrf = 'writes',
-    isPage = false,
-    request = null,
-    headers = [],
-    problems = [],
-    responseHeaders = INERT_HEADERS,
-    ...rest
-  } = definition;
+  const { query, responseHeaders = INERT_HEADERS, ...given } = definition;
   return {
-    ...rest,
-    methods,
-    access,
-    right: RIGHTS.find((right) => right === access) ?? null,
-    body,
-    isAudited,
-    createsQueue,
-    csrf,
-    isPage,
-    request,
-    headers,
-    problems,
+    ...DEFAULTS,
+    ...given,
+    right: RIGHTS.find((right) => right === given.access) ?? null,
     responseLines: headerLines(responseHeaders),
     query: new QueryReader<Q>(query ?? ({} as Parameters<Q>)),
   };

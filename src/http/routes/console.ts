@@ -161,14 +161,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
           ],
         }),
       ],
-      problems: [
-        'unauthorized',
-        'too-many-attempts',
-        'overloaded',
-        'invalid-body',
-        'body-too-large',
-        'invalid-parameter',
-      ],
+      problems: ['unauthorized', 'too-many-attempts', 'overloaded'],
       handle: (call) => readJson(call, CREDENTIALS_BYTES, (payload) => signIn(call, payload)),
     }),
     route({

@@ -80,15 +80,7 @@ export const definitionRoutes: readonly Route[] = [
         schema: namedObject('DefinitionChanges', { applied: Type.Boolean(), changes: Type.Array(Change) }),
       },
     ],
-    problems: [
-      'invalid-body',
-      'invalid-parameter',
-      'invalid-name',
-      'namespace-not-found',
-      'body-too-large',
-      'precondition-failed',
-      'storage-unavailable',
-    ],
+    problems: ['invalid-name', 'namespace-not-found', 'precondition-failed', 'storage-unavailable'],
     handle: (call, { dryRun, prune }) =>
       readJson(call, MAX_DOCUMENT_BYTES, async (payload) => {
         const { parts } = call.front;

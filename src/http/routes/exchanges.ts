@@ -141,9 +141,6 @@ export const exchangeRoutes: readonly Route[] = [
     ],
     problems: [
       'invalid-name',
-      'invalid-body',
-      'invalid-parameter',
-      'body-too-large',
       'exchange-exists',
       'precondition-failed',
       'overloaded',
@@ -221,14 +218,7 @@ export const exchangeRoutes: readonly Route[] = [
     body: 'json',
     request: ExchangeTrialRequest,
     responses: [json('What would happen to the sample, by destination.', ExchangeTrial)],
-    problems: [
-      ...idProblems,
-      'invalid-body',
-      'invalid-parameter',
-      'body-too-large',
-      'forbidden',
-      'overloaded',
-    ],
+    problems: [...idProblems, 'forbidden', 'overloaded'],
     handle(call) {
       checkName('exchange', call.param('id'));
       return readJson(call, MAX_JSON_BYTES, async (payload) => {

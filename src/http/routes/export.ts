@@ -40,9 +40,6 @@ export const exportRoutes: readonly Route[] = [
     isAudited: true,
     responses: [json('All lines were read.', Imported)],
     problems: [
-      'invalid-body',
-      'invalid-parameter',
-      'body-too-large',
       'request-timeout',
       'too-many-groups',
       'namespace-full',

@@ -31,7 +31,6 @@ const repeatedNote = (description: string) => [{ name: 'x-ks-repeated', descript
 
 /** The error codes of inserts of one or many elements. */
 const insertProblems = [
-  'body-too-large',
   'idempotency-mismatch',
   'too-many-groups',
   'namespace-full',
@@ -161,7 +160,7 @@ export const insertRoutes: readonly Route[] = [
         headers: repeatedNote('`true` if the key of the request was used before: nothing was stored.'),
       }),
     ],
-    problems: ['invalid-body', ...insertProblems],
+    problems: insertProblems,
     handle(call, defaults) {
       const { bodyLimit, batchBytes } = call.front.parts.options;
       const read = elementsReader(call.head, bodyLimit);

@@ -44,11 +44,8 @@ export const operationRoutes: readonly Route[] = [
       }),
     ],
     problems: [
-      'invalid-body',
-      'invalid-parameter',
       'invalid-name',
       'invalid-header',
-      'body-too-large',
       'forbidden',
       'namespace-not-found',
       'not-supported',

@@ -89,34 +89,27 @@ export const queueRoutes: readonly Route[] = [
       call.sendJson(call.queue.paused);
     },
   }),
-  route({
-    id: 'pause',
-    methods: ['PATCH', 'POST'],
-    path: '/q/:namespace/:queue/pause',
-    summary: 'Pause the queue on every node: its consumers wait, inserts continue',
-    access: 'manage',
-    createsQueue: true,
-    isAudited: true,
-    responses: [{ status: 201, description: 'Paused; idempotent.', contentType: null }],
-    async handle(call) {
-      await call.queue.pause();
-      call.sendEmpty(201);
-    },
-  }),
-  route({
-    id: 'resume',
-    methods: ['PATCH', 'POST'],
-    path: '/q/:namespace/:queue/resume',
-    summary: 'Resume the queue: its consumers continue',
-    access: 'manage',
-    createsQueue: true,
-    isAudited: true,
-    responses: [{ status: 201, description: 'Running; idempotent.', contentType: null }],
-    async handle(call) {
-      await call.queue.resume();
-      call.sendEmpty(201);
-    },
-  }),
+  ...(
+    [
+      ['pause', 'Pause the queue on every node: its consumers wait, inserts continue', 'Paused'],
+      ['resume', 'Resume the queue: its consumers continue', 'Running'],
+    ] as const
+  ).map(([id, summary, state]) =>
+    route({
+      id,
+      methods: ['PATCH', 'POST'],
+      path: `/q/:namespace/:queue/${id}`,
+      summary,
+      access: 'manage',
+      createsQueue: true,
+      isAudited: true,
+      responses: [{ status: 201, description: `${state}; idempotent.`, contentType: null }],
+      async handle(call) {
+        await call.queue[id]();
+        call.sendEmpty(201);
+      },
+    }),
+  ),
   route({
     id: 'queueOptions',
     path: OPTIONS_PATH,
@@ -137,14 +130,7 @@ export const queueRoutes: readonly Route[] = [
     request: ShownOptions,
     headers: [IF_MATCH],
     responses: [optionsResponse],
-    problems: [
-      'invalid-parameter',
-      'invalid-name',
-      'invalid-body',
-      'body-too-large',
-      'not-supported',
-      'precondition-failed',
-    ],
+    problems: ['invalid-name', 'not-supported', 'precondition-failed'],
     handle: (call) =>
       readJson(call, MAX_BYTES, async (payload) => {
         await call.queue.storeOptions(parseOptions(payload), expectedVersions(call));

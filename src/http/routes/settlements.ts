@@ -231,7 +231,7 @@ export const settleRoutes: readonly Route[] = [
     body: 'json',
     request: SettleManyRequest,
     responses: [json('The outcome of each, in the order of the request.', SettledMany)],
-    problems: ['invalid-body', 'invalid-parameter', 'body-too-large', 'not-supported'],
+    problems: ['not-supported'],
     handle(call) {
       requireCapability(call.namespace, 'reserve');
       const { batchBytes, batchCount } = call.front.parts.options;

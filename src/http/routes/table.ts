@@ -252,13 +252,15 @@ const ALWAYS: readonly ErrorCode[] = [
 const WITH_LOGIN: readonly ErrorCode[] = ['unauthorized', 'token-expired', 'too-many-attempts', 'overloaded'];
 const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unavailable', 'outcome-unknown'];
 
-/** The error codes that follow from a route's access, path and parameters. */
+/** The error codes that follow from a route's access, path, parameters and body. */
 export function commonProblemsOf(route: Route): ErrorCode[] {
-  const { access, right, path, createsQueue } = route;
+  const { access, right, path, body, createsQueue } = route;
   const codes = [...ALWAYS];
   if (access !== 'open') codes.push(...WITH_LOGIN);
   if (right !== null || access === 'administrator') codes.push('forbidden');
   if (parametersOf(route).length > 0) codes.push('invalid-parameter');
+  if (body !== 'discard') codes.push('body-too-large');
+  if (body === 'json' || body === 'elements') codes.push('invalid-body', 'invalid-parameter');
   if (path.includes(':namespace')) codes.push(...IN_NAMESPACE);
   if (path.includes(':queue')) codes.push('invalid-name');
   if (path.includes(':queue') && createsQueue) codes.push('too-many-queues');

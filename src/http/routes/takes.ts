@@ -161,9 +161,6 @@ const problems = [
   'too-many-queues',
   'shutting-down',
   'not-supported',
-  'invalid-parameter',
-  'invalid-body',
-  'body-too-large',
 ] as const;
 
 export const takeRoutes: readonly Route[] = [
@@ -201,14 +198,7 @@ export const takeRoutes: readonly Route[] = [
         ],
       },
     ],
-    problems: [
-      'pop-cancelled',
-      'pop-timeout',
-      'too-many-consumers',
-      'too-many-queues',
-      'shutting-down',
-      'not-supported',
-    ],
+    problems,
     handle(call, query) {
       const { tid, group } = query;
       const leaseMs = leaseIn(call.queue, query);

@@ -74,9 +74,6 @@ export const tokenRoutes: readonly Route[] = [
     responses: [json('The token, which is not shown again.', CreatedToken, { status: 201 })],
     problems: [
       'forbidden',
-      'invalid-parameter',
-      'invalid-body',
-      'body-too-large',
       'namespace-not-found',
       'too-many-tokens',
       'storage-unavailable',
