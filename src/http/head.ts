@@ -40,28 +40,12 @@ export interface RequestHead extends Record<(typeof TEXT_FIELDS)[number][1], str
 }
 
 /** The head of a request that has not been read yet, or could not be. */
-export const EMPTY_HEAD: RequestHead = {
-  host: null,
-  authorization: null,
-  contentType: null,
-  contentEncoding: null,
+export const EMPTY_HEAD = {
+  ...Object.fromEntries(TEXT_FIELDS.map(([, field]) => [field, null])),
   contentLength: -1,
-  accept: null,
-  prefer: null,
-  cookie: null,
-  idempotencyKey: null,
-  expect: null,
-  ifMatch: null,
-  lastEventId: null,
-  origin: null,
-  fetchSite: null,
-  purpose: null,
-  oldPurpose: null,
-  forwarded: null,
-  forwardedFor: null,
   isChunked: false,
   elementHeaders: NO_HEADERS,
-};
+} as RequestHead;
 
 /**
  * Reads the known headers from Node's flat list, in one pass. Node's own `headers` drops repetitions silently and uses

@@ -76,7 +76,6 @@ describe('Listings under load', () => {
 
   it('run one at a time per user, and concurrently for different users', async () => {
     const names = holdNames(harness());
-    // Of different namespaces, because listings of one namespace share a read anyway.
     const own = ['N', 'jobs', 'hidden'].map((ns) => harness().client().queues(ns));
     await until(() => names.asked() >= 1);
     const others = harness().client('other:other').queues('events');

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { QueueLists } from '../../src/http/routes/listings.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -117,36 +116,5 @@ describe('Listings and status', () => {
     for (let i = 0; i < 150; i++) await client.insert('hidden', `many ${i}`, 'x');
     const names = Object.keys(jsonOf<object>(await client.queues('hidden')));
     assert.equal(names.filter((name) => name.startsWith('many ')).length, 150);
-  });
-});
-
-describe('Concurrent listings', () => {
-  const harness = sharedHarness();
-
-  it('share one read, and each contains every queue that existed when it was requested', async () => {
-    const { storage } = harness().opened.engine;
-    const client = harness().client();
-    await client.insert('N', 'old', 'x');
-    const held = Promise.withResolvers<void>();
-    const queues = storage.queues.bind(storage);
-    let reads = 0;
-    storage.queues = async (ns) => {
-      reads += 1;
-      const names = await queues(ns);
-      if (reads === 1) await held.promise;
-      return names;
-    };
-    const lists = new QueueLists();
-    const list = async () => (await lists.of(harness().broker.namespace('N'))).map(({ queue }) => queue);
-    const first = list();
-    await client.insert('N', 'new', 'x');
-    const later = Array.from({ length: 20 }, list);
-    held.resolve();
-    assert.deepEqual(await first, ['old']);
-    for (const names of await Promise.all(later)) assert.deepEqual(names, ['new', 'old']);
-    assert.equal(reads, 2);
-    await client.insert('N', 'newer', 'x');
-    assert.equal((await list()).length, 3);
-    storage.queues = queues;
   });
 });

@@ -100,7 +100,7 @@ export const listingRoutes: readonly Route[] = [
           const readable = visible.filter(({ name }) => call.user.may('read', name));
           const after = positionOf(query.after, readable);
           const page = await queuePage(call, readable, query, after);
-          await call.sendPieces(FOLDER_PIECES[form](page.items), page.headers);
+          await call.sendPieces(PIECES[form](page.items), page.headers);
         }
       }),
   }),
@@ -120,8 +120,7 @@ export const listingRoutes: readonly Route[] = [
         const { namespace } = call;
         const after = query.after === null ? null : { namespace: namespace.name, queue: query.after };
         const page = await queuePage(call, [namespace], query, after);
-        if (form !== 'plain') await call.sendPieces(FOLDER_PIECES[form](page.items), page.headers);
-        else await call.sendPieces(objectPieces(page.items[0]?.items ?? []), page.headers);
+        await call.sendPieces(PIECES[form](page.items), page.headers);
       }),
   }),
 ];
@@ -147,7 +146,7 @@ async function queuePage(
   if (limit === null && after === null) {
     const list = async (namespace: Namespace): Promise<readonly ListedQueue[]> => {
       if (reload) await namespace.reload();
-      return queueLists.of(namespace);
+      return readRecords(namespace, await namespace.queueNames());
     };
     return { items: await listFolders(namespaces, list), headers: [] };
   }
@@ -203,78 +202,20 @@ function invalidAfter(after: string, allowed: string): QuaysideError {
 type QueueFolder = Folder<ListedQueue>;
 
 /** A queue and its record, as listings use it. */
-class ListedQueue {
-  readonly namespace: string;
+interface ListedQueue {
   readonly queue: string;
+  /** `queue@namespace` */
+  readonly id: string;
   readonly record: QueueRecord;
-  #json: string | null = null;
-
-  constructor(namespace: string, queue: string, record: QueueRecord) {
-    this.namespace = namespace;
-    this.queue = queue;
-    this.record = record;
-  }
-
-  get id(): string {
-    return `${this.queue}@${this.namespace}`;
-  }
-
-  /** The record as JSON, formatted once for all listings that share this object. */
-  get json(): string {
-    this.#json ??= JSON.stringify(this.record);
-    return this.#json;
-  }
-}
-
-/**
- * Shares readings between concurrent requests: for each namespace, at most one reading is in progress, and one more
- * waits for its end. No request gets a list that was begun before the request.
- */
-export class QueueLists {
-  readonly #reading = new Map<Namespace, Promise<readonly ListedQueue[]>>();
-  readonly #next = new Map<Namespace, Promise<readonly ListedQueue[]>>();
-
-  /** The records of all queues of a namespace, by name. */
-  of(namespace: Namespace): Promise<readonly ListedQueue[]> {
-    const reading = this.#reading.get(namespace);
-    if (reading === undefined) return this.#start(namespace);
-    let next = this.#next.get(namespace);
-    if (next === undefined) {
-      const start = (): Promise<readonly ListedQueue[]> => {
-        this.#next.delete(namespace);
-        return this.#start(namespace);
-      };
-      next = reading.then(start, start);
-      this.#next.set(namespace, next);
-    }
-    return next;
-  }
-
-  #start(namespace: Namespace): Promise<readonly ListedQueue[]> {
-    const listed = readQueues(namespace);
-    this.#reading.set(namespace, listed);
-    const done = (): void => {
-      if (this.#reading.get(namespace) === listed) this.#reading.delete(namespace);
-    };
-    listed.then(done, done);
-    return listed;
-  }
-}
-
-/** Shared by all requests. */
-const queueLists = new QueueLists();
-
-async function readQueues(namespace: Namespace): Promise<ListedQueue[]> {
-  return readRecords(namespace, await namespace.queueNames());
 }
 
 /** The records of the named queues of a namespace. */
 function readRecords(namespace: Namespace, names: readonly string[]): Promise<ListedQueue[]> {
-  return mapInBatches(
-    names,
-    READ_AT_ONCE,
-    async (name) => new ListedQueue(namespace.name, name, await namespace.visit(name).status(null)),
-  );
+  return mapInBatches(names, READ_AT_ONCE, async (queue) => ({
+    queue,
+    id: `${queue}@${namespace.name}`,
+    record: await namespace.visit(queue).status(null),
+  }));
 }
 
 /** Lists several namespaces. @throws QuaysideError the first one's error, if none can be listed */
@@ -286,25 +227,26 @@ async function listFolders<Q>(
   return namespaces.map(({ name }, i) => ({ name, items: listed[i] ?? null }));
 }
 
-/** The default form of one namespace, an object by queue name, in pieces of JSON. */
-function* objectPieces(queues: readonly ListedQueue[]): Generator<string> {
-  yield* jsonPieces('{', queues, ({ queue, json }) => `${JSON.stringify(queue)}:${json}`, '}');
-}
-
-/** The forms of a listing by namespace, in pieces of JSON. */
-const FOLDER_PIECES = {
+/** The forms of a listing of queues, in pieces of JSON. */
+const PIECES = {
+  /** An object by queue name, for one namespace. */
+  plain: (folders: readonly QueueFolder[]) =>
+    jsonPieces(
+      '{',
+      listed(folders),
+      ({ queue, record }) => `${JSON.stringify(queue)}:${JSON.stringify(record)}`,
+      '}',
+    ),
   array: arrayPieces,
   tree: (folders: readonly QueueFolder[]) => treePieces(folders, leaf),
 } as const;
 
+function listed(folders: readonly QueueFolder[]): ListedQueue[] {
+  return folders.flatMap(({ items }) => items ?? []);
+}
+
 function* arrayPieces(folders: readonly QueueFolder[]): Generator<string> {
-  const queues = folders.flatMap(({ items }) => items ?? []);
-  yield* jsonPieces(
-    '{"data":[',
-    queues,
-    ({ id, json }) => `${json.slice(0, -1)},"id":${JSON.stringify(id)}}`,
-    ']',
-  );
+  yield* jsonPieces('{"data":[', listed(folders), ({ id, record }) => JSON.stringify({ ...record, id }), ']');
   const unavailable = folders.flatMap(({ name, items }) => (items === null ? [name] : []));
   yield unavailable.length === 0 ? '}' : `,"unavailable":${JSON.stringify(unavailable)}}`;
 }
