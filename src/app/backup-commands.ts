@@ -5,11 +5,13 @@ import type { Config } from '../config/options.ts';
 import { StoreInUse } from '../engine/engine.ts';
 import { restore } from '../engines/sqlite/restore.ts';
 import { fileOf, MEMORY } from '../engines/sqlite/settings.ts';
+import { parse as checkedMembers } from '../model/members.ts';
 import type { BackupReport } from '../model/records.ts';
 import { systemClock } from '../util/clock.ts';
 import { copyPrivateFile, makeFolder } from '../util/files.ts';
 import { messageOf } from '../util/message-of.ts';
 import { quote } from '../util/quote.ts';
+import { Type } from '../util/schema.ts';
 import { type PasswordSource, readPassword } from './ask-password.ts';
 import { Backups, createWhole, MANIFEST } from './backups.ts';
 import { CommandFailed } from './command-line.ts';
@@ -64,13 +66,16 @@ export function restoreCommand(
 ): string {
   const replacedAt = new Date(systemClock.now()).toISOString().replaceAll(':', '-');
   try {
-    const planned = plan(resolve(folder), config);
+    const { planned, unused } = plan(resolve(folder), config);
     const kept = restore(planned, replace ? replacedAt : null);
     const lines = planned.flatMap(({ file, namespaces }, i) => [
-      `${namespaces.join(', ')}: ${file}`,
+      `${namespaces.join(', ') || 'statistics'}: ${file}`,
       ...(kept[i] ?? []).map((path) => `  the previous file is now ${path}`),
     ]);
-    return `Restored:\n${lines.map((line) => `  ${line}\n`).join('')}`;
+    const unusedLines = unused.map(
+      ({ file, url }) => `not restored: ${file}, since no namespace has statistics in ${url}`,
+    );
+    return `Restored:\n${[...lines, ...unusedLines].map((line) => `  ${line}\n`).join('')}`;
   } catch (error) {
     throw new CommandFailed(messageOf(error));
   }
@@ -150,10 +155,10 @@ async function move(from: string, to: string): Promise<void> {
 
 function describe(folder: string, { files, skipped }: BackupReport): string {
   const lines = files.map(
-    ({ file, namespaces, bytes }) => `${file}: ${namespaces.join(', ')} (${bytes} bytes)`,
+    ({ file, namespaces, bytes }) => `${file}: ${namespaces.join(', ') || 'statistics'} (${bytes} bytes)`,
   );
   const skippedLines = skipped.map(
-    ({ url, namespaces }) => `not included: ${namespaces.join(', ')} (${url})`,
+    ({ url, namespaces }) => `not included: ${namespaces.join(', ') || 'signals or statistics'} (${url})`,
   );
   return `Backed up to ${folder}:\n${[...lines, ...skippedLines].map((line) => `  ${line}\n`).join('')}`;
 }
@@ -172,28 +177,45 @@ interface PlannedFile {
   readonly namespaces: readonly string[];
 }
 
-/** The files of a backup, and the paths that the configuration gives their namespaces. @throws Error if it has none */
-function plan(folder: string, config: Config): PlannedFile[] {
-  const planned = new Map<string, string>();
+interface RestorePlan {
+  readonly planned: readonly PlannedFile[];
+  /** Files of statistics that no namespace uses any more. */
+  readonly unused: readonly ManifestFile[];
+}
+
+/** The files of a backup, and the paths that the configuration gives their contents. @throws Error if it has none */
+function plan(folder: string, config: Config): RestorePlan {
   const files = readManifest(folder);
-  if (files.length === 0) throw new Error(`The backup in ${folder} contains no file to restore.`);
-  return files.map(({ file, namespaces }) => {
-    const targets = new Set(namespaces.map((name) => targetOf(name, config)));
-    const [target] = targets;
-    if (target === undefined || targets.size > 1) {
+  const unused = files.filter(({ url, namespaces }) => namespaces.length === 0 && !isStatsUrl(url, config));
+  const used = files.filter((file) => !unused.includes(file));
+  if (used.length === 0) throw new Error(`The backup in ${folder} contains no file to restore.`);
+  const sources = new Map<string, string>();
+  const planned = used.map(({ file, url, namespaces }) => {
+    const paths =
+      namespaces.length === 0
+        ? [fileOf({ url, dataDir: config.dataDir })]
+        : namespaces.map((name) => targetOf(name, config));
+    const [target, ...others] = new Set(paths);
+    if (target === undefined || others.length > 0) {
       throw new Error(
         `The backup's ${quote(file)} contains the namespaces ${namespaces.join(', ')}, which no longer share a file.`,
       );
     }
-    const other = planned.get(target);
+    const other = sources.get(target);
     if (other !== undefined) {
       throw new Error(
         `The backup's ${quote(other)} and ${quote(file)} cannot be merged into one file, ${target}.`,
       );
     }
-    planned.set(target, file);
+    sources.set(target, file);
     return { backup: join(folder, file), file: target, namespaces };
   });
+  return { planned, unused };
+}
+
+/** Whether a namespace has its statistics in an engine of their own at this URL. */
+function isStatsUrl(url: string, { namespaces }: Config): boolean {
+  return Object.values(namespaces).some(({ stats }) => stats?.url === url);
 }
 
 function targetOf(name: string, { namespaces, dataDir }: Config): string {
@@ -206,17 +228,28 @@ function targetOf(name: string, { namespaces, dataDir }: Config): string {
   return file;
 }
 
+/** What a restore reads of the manifest, which may be written by hand. */
+const Manifest = Type.Object({
+  files: Type.Array(
+    Type.Object({
+      file: Type.String(),
+      url: Type.Optional(Type.String()),
+      namespaces: Type.Array(Type.String()),
+    }),
+  ),
+});
+
 interface ManifestFile {
   readonly file: string;
+  readonly url: string;
   readonly namespaces: readonly string[];
 }
 
 function readManifest(folder: string): ManifestFile[] {
   const path = join(folder, MANIFEST);
   try {
-    const { files } = JSON.parse(readFileSync(path, 'utf8')) as { files: ManifestFile[] };
-    // Skip files without namespaces: they contain only statistics or signals, and may start empty.
-    return files.filter(({ namespaces }) => namespaces.length > 0);
+    const { files } = checkedMembers(Manifest, JSON.parse(readFileSync(path, 'utf8')));
+    return files.map(({ file, url = '', namespaces }) => ({ file, url, namespaces }));
   } catch (error) {
     throw new Error(`${path} is not the manifest of a backup (${messageOf(error)}).`);
   }

@@ -217,6 +217,36 @@ describe('npm run backup and npm run restore', () => {
     const empty = await run(['restore', 'empty']);
     assert.equal(empty.code, 1);
     assert.match(empty.stderr, /The backup in \S+empty contains no file to restore/);
+    writeFileSync(folder.file('empty/backup.json'), '{"files": [{"file": "N.db"}]}');
+    const incomplete = await run(['restore', 'empty']);
+    assert.equal(incomplete.code, 1);
+    assert.match(
+      incomplete.stderr,
+      /is not the manifest of a backup \(files\[0\]\.namespaces is missing; it must be an array/,
+    );
+  });
+
+  it('restore a file that contains only statistics, if a namespace still has its statistics there', async () => {
+    const namespaces = { N: { url: 'sqlite:N.db', stats: { url: 'sqlite:stats.db' } } };
+    await folder.write('config.json', { ...CONFIG, namespaces });
+    const server = await serve();
+    await insert('kept');
+    assert.equal(await server.stop(), 0);
+    const backup = await run(['backup', 'monday']);
+    assert.match(backup.stdout, / {2}stats\.db: statistics \(\d+ bytes\)\n/);
+    rmSync(folder.file('data'), { recursive: true });
+    const restored = await run(['restore', 'monday']);
+    assert.match(restored.stdout, / {2}statistics: \S+data\/stats\.db\n/);
+    const after = await serve();
+    const { body } = (await client?.request('GET', '/q/N/orders/status')) ?? {};
+    assert.equal(JSON.parse(String(body)).stats.put, 1);
+    assert.equal(await after.stop(), 0);
+    await folder.write('config.json', { ...CONFIG, namespaces: { N: { url: 'sqlite:N.db' } } });
+    const without = await run(['restore', 'monday', '--replace']);
+    assert.match(
+      without.stdout,
+      / {2}not restored: stats\.db, since no namespace has statistics in sqlite:stats\.db\n/,
+    );
   });
 
   it('change nothing if a file of the backup is damaged, belongs to an unknown namespace, or shares its target', async () => {
