@@ -17,6 +17,7 @@ export const AMQP_CONDITIONS = {
   'body-too-large': 'amqp:link:message-size-exceeded',
   'not-supported': 'amqp:not-implemented',
   'method-not-allowed': 'amqp:not-allowed',
+  'upgrade-required': 'amqp:not-allowed',
   'route-not-found': 'amqp:not-found',
   unauthorized: 'amqp:unauthorized-access',
   'token-expired': 'amqp:unauthorized-access',

@@ -1,5 +1,6 @@
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { quote } from '../util/quote.ts';
+import { WEB_SOCKET_VERSION } from '../util/upgrade.ts';
 import { isFromConsole } from './browser.ts';
 import type { HttpCall } from './call.ts';
 import { STATUS_CODES } from './node-http.ts';
@@ -36,6 +37,7 @@ export const HTTP_ERRORS: Readonly<Record<ErrorCode, HttpError>> = {
   'not-supported': { status: 405 },
   'method-not-allowed': { status: 405 },
   'route-not-found': { status: 404 },
+  'upgrade-required': { status: 426 },
   unauthorized: { status: 401 },
   'token-expired': { status: 401 },
   'too-many-attempts': { status: 429, retryAfterMs: 1000 },
@@ -108,6 +110,14 @@ export function routeNotFound({ path }: HttpCall): QuaysideError {
   );
 }
 
+/** The error of a request that is no WebSocket handshake, at a path that serves nothing else. */
+export function upgradeRequired({ path }: HttpCall): QuaysideError {
+  return new QuaysideError(
+    'upgrade-required',
+    `Path ${quote(path)} serves WebSocket only, but the request has no Upgrade: websocket. A proxy may have removed it.`,
+  );
+}
+
 /** An error as a response, without the headers that all responses have. */
 interface ErrorResponse {
   readonly status: number;
@@ -161,7 +171,7 @@ const CHALLENGE = 'Basic realm="Quayside", charset="UTF-8"';
 /** A scheme that browsers do not know, so that they show no password dialog over the console's own form. */
 const CONSOLE_CHALLENGE = 'Session realm="Quayside"';
 
-/** The additional headers of an error: challenge, time to retry, allowed methods. */
+/** The additional headers of an error: challenge, time to retry, allowed methods or protocol. */
 export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
   const headers: string[] = [];
   const { status, retryAfterMs: defaultMs } = HTTP_ERRORS[error.code];
@@ -173,8 +183,15 @@ export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
   // The rest of the request may never arrive, so the connection cannot be reused.
   if (error.code === 'request-timeout' && !call.front.isClosing) headers.push('connection', 'close');
   if (status === 405) headers.push('allow', allowedMethods(error, call));
+  if (status === 426) headers.push(...UPGRADE_HEADERS);
   return headers;
 }
+
+const UPGRADE_HEADERS = [
+  ...['connection', 'close, upgrade'],
+  ...['upgrade', 'websocket'],
+  ...['sec-websocket-version', WEB_SOCKET_VERSION],
+];
 
 /**
  * The methods for `Allow`. If the route exists but the queue does not support it (`not-supported`), only those of the

@@ -13,7 +13,7 @@ import { quote } from '../util/quote.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
 import { checkAccess, HttpCall, READ_METHODS, UNMATCHED } from './call.ts';
-import { routeNotFound, unauthorized } from './errors.ts';
+import { routeNotFound, unauthorized, upgradeRequired } from './errors.ts';
 import { type RequestHead, rareHeader, readHead } from './head.ts';
 import { RequestLimits } from './limits.ts';
 import { NodeLists } from './node-lists.ts';
@@ -305,6 +305,7 @@ export class Front {
     const user = call.login;
     if (user !== null) this.#countConnection(call.request.socket, user.name, call);
     const match = this.router.find(call.request.method ?? '', call.path);
+    if (match === null && this.parts.upgrades?.has(call.path) === true) throw upgradeRequired(call);
     if (user === null && match?.route.access !== 'open') throw unauthorized(call);
     if (match === null) throw this.#noRoute(call);
     const { route, params } = match;

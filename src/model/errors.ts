@@ -22,6 +22,7 @@ const IS_RETRYABLE = {
   'not-supported': false,
   'method-not-allowed': false,
   'route-not-found': false,
+  'upgrade-required': false,
   // authentication and authorization
   unauthorized: false,
   'token-expired': false,

@@ -1,9 +1,10 @@
 import { isUtf8 } from 'node:buffer';
 import { Duplex } from 'node:stream';
 import { type WebSocket, WebSocketServer } from 'ws';
-import { QuaysideError } from '../model/errors.ts';
+import { invalidParameter } from '../model/errors.ts';
+import { wrongMember } from '../model/members.ts';
 import { quote } from '../util/quote.ts';
-import type { UpgradeHandler, UpgradeRequest } from '../util/upgrade.ts';
+import { type UpgradeHandler, type UpgradeRequest, WEB_SOCKET_VERSION } from '../util/upgrade.ts';
 import { LOGIN_BYTES, MAX_TURN_FRAMES } from './client-session.ts';
 import type { SessionServer } from './server.ts';
 import type { ClientSocket } from './socket-writer.ts';
@@ -20,6 +21,9 @@ interface WebSocketOptions {
    */
   readonly usesText: boolean;
 }
+
+/** 16 bytes in Base64. */
+const KEY = /^[+/0-9A-Za-z]{22}==$/;
 
 /** WebSocket bytes per byte of payload, at most, if a client sends its login byte by byte. */
 const LOGIN_OVERHEAD = 8;
@@ -68,36 +72,49 @@ export class WebSocketListener implements UpgradeHandler {
       maxPayload: options.maxMessageBytes,
       maxFragments: maxParts,
       maxBufferedChunks: maxParts,
-      handleProtocols: (offered) => this.#chooseSubprotocol(offered) ?? false,
     });
   }
 
-  /** @throws QuaysideError `invalid-parameter` for another subprotocol, or as `SessionServer.checkCapacity` */
+  /**
+   * @throws QuaysideError `upgrade-required` for another version, `invalid-parameter` for another subprotocol or an
+   * invalid key, or as `SessionServer.checkCapacity`
+   */
   check(rawHeaders: readonly string[]): void {
-    const offer = headersOf(rawHeaders)['sec-websocket-protocol'] ?? '';
-    const offered = new Set(offer.split(',').map((name) => name.trim()));
-    if (this.#chooseSubprotocol(offered) === undefined) {
-      const { subprotocols } = this.#options;
-      throw new QuaysideError(
-        'invalid-parameter',
-        `The WebSocket subprotocol ${quote(offer)} is not served here. Allowed: ${subprotocols.join(', ')}.`,
-        { parameter: 'sec-websocket-protocol' },
-      );
+    const headers = headersOf(rawHeaders);
+    const version = headers['sec-websocket-version'];
+    if (version !== WEB_SOCKET_VERSION) {
+      throw wrongMember('Sec-WebSocket-Version', version, WEB_SOCKET_VERSION).with({
+        code: 'upgrade-required',
+      });
     }
+    const key = headers['sec-websocket-key'];
+    if (key === undefined || !KEY.test(key))
+      throw wrongMember('Sec-WebSocket-Key', key, '16 bytes in Base64');
+    this.#subprotocolOf(headers);
     this.#server.checkCapacity();
   }
 
   /** Takes over a connection, after `check` has passed. */
   upgrade(upgraded: UpgradeRequest): void {
     const { rawHeaders, address, socket, head } = upgraded;
-    const request = { method: 'GET', headers: headersOf(rawHeaders) };
+    const headers = headersOf(rawHeaders);
+    // `ws` chooses the first subprotocol of the list.
+    const chosen = { ...headers, 'sec-websocket-protocol': this.#subprotocolOf(headers) };
+    const request = { method: 'GET', headers: chosen };
     this.#webSockets.handleUpgrade(request, socket, head, (webSocket) => {
       this.#server.accept(new WebSocketStream(webSocket, upgraded, this.#options), address);
     });
   }
 
-  #chooseSubprotocol(offered: ReadonlySet<string>): string | undefined {
-    return this.#options.subprotocols.find((name) => offered.has(name));
+  #subprotocolOf({ 'sec-websocket-protocol': offer = '' }: Readonly<Record<string, string>>): string {
+    const { subprotocols } = this.#options;
+    const offered = new Set(offer.split(',').map((name) => name.trim()));
+    const chosen = subprotocols.find((name) => offered.has(name));
+    if (chosen !== undefined) return chosen;
+    throw invalidParameter(
+      'sec-websocket-protocol',
+      `The WebSocket subprotocol ${quote(offer)} is not served here. Allowed: ${subprotocols.join(', ')}.`,
+    );
   }
 }
 

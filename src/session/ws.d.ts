@@ -25,7 +25,6 @@ declare module 'ws' {
       maxPayload: number;
       maxFragments: number;
       maxBufferedChunks: number;
-      handleProtocols(offered: ReadonlySet<string>): string | false;
     });
     handleUpgrade(
       request: { readonly method: string; readonly headers: Readonly<Record<string, string>> },

@@ -1,5 +1,8 @@
 import type { Socket } from 'node:net';
 
+/** The version of the WebSocket protocol (RFC 6455). */
+export const WEB_SOCKET_VERSION = '13';
+
 /** An HTTP upgrade request to WebSocket, with its connection. */
 export interface UpgradeRequest {
   /** Flat pairs: name, value, … */

@@ -152,6 +152,36 @@ describe('STOMP over WebSocket', () => {
     assert.equal(node.server.counts.connections, 0);
   });
 
+  it('is required at its path: other requests, and handshakes of another version or without a key, are told so', async () => {
+    await start();
+    for (const [headers, method, detail] of [
+      [
+        { upgrade: 'h2c' },
+        'GET',
+        'Path "/stomp" serves WebSocket only, but the request has no Upgrade: websocket. A proxy may have removed it.',
+      ],
+      [
+        {},
+        'POST',
+        'Path "/stomp" serves WebSocket only, but the request has no Upgrade: websocket. A proxy may have removed it.',
+      ],
+      [{ 'sec-websocket-version': '7' }, 'GET', 'Sec-WebSocket-Version must be 13, not "7".'],
+    ] as const) {
+      const reply = await upgrade(port.address.port, headers, '/stomp', method);
+      assert.equal(reply.status, 426);
+      const { code, detail: got } = JSON.parse(reply.text);
+      assert.deepEqual([code, got], ['upgrade-required', detail]);
+      assert.equal(reply.headers.upgrade, 'websocket');
+      assert.match(String(reply.headers.connection), /upgrade/);
+      assert.equal(reply.headers['sec-websocket-version'], '13');
+    }
+    const { status, text } = await ask({ 'sec-websocket-key': 'short' });
+    assert.equal(status, 400);
+    assert.match(text, /Sec-WebSocket-Key must be 16 bytes in Base64, not \\"short\\"/);
+    const repeated = await ask({ 'sec-websocket-protocol': 'v12.stomp, , v12.stomp' });
+    assert.deepEqual([repeated.status, repeated.headers['sec-websocket-protocol']], [101, 'v12.stomp']);
+  });
+
   it('is rejected if the request has a body, which would be read as frames', async () => {
     await start();
     for (const [name, value] of [
