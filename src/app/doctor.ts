@@ -143,9 +143,10 @@ async function tlsFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]
 async function engineFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
   try {
     const engines = await loadEngines(config, { clock: systemClock, log: SILENT, errorAt });
-    return (
-      await Promise.all(engines.all().map(({ engine }) => findingsOfEngine(engine, config.dataDir)))
-    ).flat();
+    const examined = engines.all().map(({ engine }) => findingsOfEngine(engine, config.dataDir));
+    const findings = (await Promise.all(examined)).flat();
+    // Engines on the same server have the same findings about it.
+    return [...new Map(findings.map((finding) => [JSON.stringify(finding), finding])).values()];
   } catch (error) {
     return configErrors('engines', error);
   }

@@ -308,6 +308,13 @@ describe('quayside doctor', () => {
 
     const cli = (...words: string[]): string => redisCli(server.port, ...words);
 
+    it('prints its findings once if several engines use the server', async () => {
+      const { url } = server;
+      const namespaces = { R: { url }, L: { url, variant: 'list' }, P: { url: `${url}?prefix=p` } };
+      const findings = found(await doctor({ namespaces }), 'redis:');
+      assert.equal(findings.filter((text) => /it is version/.test(text)).length, 1, findings.join('\n'));
+    });
+
     it('reports settings that endanger elements, and loads no functions', async () => {
       const config = { namespaces: { N: { url: server.url } } };
       const good = await doctor(config);
