@@ -29,7 +29,7 @@ export async function usersInFile(file: string): Promise<Tree> {
 
 /**
  * Adds or changes one user in a configuration file, or removes it if `members` is null. Preserves everything else,
- * including comments and the file's mode and owner.
+ * including comments, line ends and the file's mode and owner.
  * @throws UsersNotEditable, or the error of the file system
  */
 export async function editUser(file: string, name: string, members: UserMembers | null): Promise<void> {
@@ -40,6 +40,7 @@ export async function editUser(file: string, name: string, members: UserMembers 
     editDocument(document, name, usersOf(edited)?.[name]);
     content = yamlOf(document);
   }
+  if (text.includes('\r\n')) content = content?.replaceAll('\n', '\r\n') ?? null;
   // The user may share a YAML anchor with other parts: do not write the file if the edit would change more than the
   // user.
   if (content === null || !isDeepStrictEqual(parseDocument(content, KEYS_ARE_UNIQUE).toJS(), edited)) {

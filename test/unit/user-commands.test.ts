@@ -75,6 +75,20 @@ describe('quayside user', () => {
     assert.equal((await stat(join(folder, 'real.yaml'))).mode & 0o777, 0o640);
   });
 
+  it('keeps line ends of CR and LF in YAML and in JSON', async () => {
+    const json = '{\r\n"http": {"users": {"ann": "secret"}}}\r\n';
+    for (const text of [YAML.replaceAll('\n', '\r\n'), json]) {
+      await writeFile(file, text);
+      await run(add('bob'));
+      const lines = (await readFile(file, 'utf8')).split('\n');
+      assert.deepEqual(
+        lines.filter((line) => !line.endsWith('\r')),
+        [''],
+      );
+      assert.deepEqual((await load()).config.http.users.bob?.rights, { N: ['read'] });
+    }
+  });
+
   it('keeps JSON valid, and adds the first user to a file that has none', async () => {
     file = join(folder, 'q.json');
     await writeFile(file, '{"namespaces": {"N": {"url": "sqlite:N.db"}}}');
