@@ -1,7 +1,7 @@
 import { inTime } from '../engine/calls.ts';
 import type { Engine } from '../engine/engine.ts';
 import { NODE_CHECK, type ReadyReport } from '../http/options.ts';
-import type { EngineReport } from '../model/records.ts';
+import type { EngineHealth } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 
 /** Time limit for a ping. Below one second, the usual time limit of readiness probes. */
@@ -72,7 +72,7 @@ export class Readiness {
   }
 
   /** State, ping time and disk usage of each engine, worst first. Of engines with the same name, only the worst. */
-  async engines(): Promise<EngineReport[]> {
+  async engines(): Promise<EngineHealth[]> {
     const reports = await Promise.all(this.#engines.map((watched) => this.#describe(watched)));
     reports.sort((a, b) => STATES.indexOf(a.state) - STATES.indexOf(b.state));
     return [...Map.groupBy(reports, ({ engine }) => engine).values()].flatMap((sameName) =>
@@ -80,7 +80,7 @@ export class Readiness {
     );
   }
 
-  async #describe(watched: WatchedEngine): Promise<EngineReport> {
+  async #describe(watched: WatchedEngine): Promise<EngineHealth> {
     const { name, engine } = watched;
     const [{ check, tookMs }, disk] = await Promise.all([
       this.#ping(watched),
@@ -93,6 +93,7 @@ export class Readiness {
       state: !isAvailable ? 'unavailable' : tookMs > SLOW_MS ? 'slow' : 'healthy',
       pingMs: isAvailable ? Math.round(tookMs) : null,
       disk,
+      check,
     };
   }
 

@@ -15,13 +15,13 @@ import { MigrationTargetMissing } from '../broker/migration.ts';
 import { QueueWatch } from '../broker/queue-watch.ts';
 import { ConfigError, type ErrorAt, type Path, pathText } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
-import type { WatchedDisk } from '../engine/engine.ts';
-import { Alarms, ExchangePictures, NodePictures, OperationPictures } from '../events/pictures.ts';
+import { alarms, exchangePictures, nodePictures, operationPictures } from '../events/pictures.ts';
 import { EventPublisher } from '../events/publisher.ts';
 import { Exchanges } from '../exchange/exchanges.ts';
-import { HTTP_DEFAULTS, NODE_CHECK } from '../http/options.ts';
+import { HTTP_DEFAULTS } from '../http/options.ts';
 import { HttpServer } from '../http/server.ts';
 import { Metrics } from '../metrics/metrics.ts';
+import type { EngineHealth } from '../model/records.ts';
 import { BulkOperations } from '../operations/operations.ts';
 import { Searches } from '../operations/search.ts';
 import { makeSandbox, type SelectorSandbox } from '../sandbox/sandbox.ts';
@@ -75,15 +75,6 @@ interface Running {
   readonly http: FrontEnd<HttpServer>;
   /** The enabled front ends other than HTTP. */
   readonly sessions: readonly FrontEnd<SessionServer>[];
-}
-
-/** Dependencies of the event publisher. */
-interface EventParts {
-  readonly broker: Broker;
-  readonly exchanges: Exchanges;
-  readonly operations: BulkOperations;
-  readonly watch: QueueWatch;
-  readonly disks: readonly WatchedDisk[];
 }
 
 /**
@@ -263,19 +254,28 @@ export class Server implements Service {
       if (config[name].webSocket) upgrades.set(`/${name}`, await loadWebSocket(name, server, listener));
     }
     const backups = new Backups({ config, engines, clock, version });
-    const byEngine = broker.namespacesByEngine();
-    const disks = engines.all().flatMap(({ engine: { disk, url } }) => {
-      const engine = maskUrl(url);
-      return disk === undefined ? [] : [{ engine, neededBy: byEngine.get(engine) ?? [], usage: disk }];
+    const namespaces = broker.namespaces();
+    const engineHealth = (): Promise<EngineHealth[]> => this.#readiness.engines();
+    const events = new EventPublisher({
+      namespaces,
+      watch,
+      sources: [
+        exchangePictures(exchanges),
+        nodePictures(broker),
+        operationPictures(operations),
+        alarms({ namespaces, engines: engineHealth, clock }),
+      ],
+      clock,
+      random: this.#parts.random,
+      limits: config.events,
     });
-    const events = this.#makeEvents({ broker, exchanges, operations, watch, disks });
     await this.#startParts(events);
     const metrics = new Metrics({
       broker,
       clock,
       exchanges,
       operations,
-      disks,
+      engines: engineHealth,
       version,
       perQueue: config.metrics.perQueue,
       requestTimes: () => http.server.requestTimes,
@@ -320,7 +320,7 @@ export class Server implements Service {
       metricsText: (viewer) => metrics.text(viewer),
       sessions: () => sessions.flatMap(({ server }) => server.describeSessions()),
       ready: () => this.#readiness.report(),
-      engines: () => this.#readiness.engines(),
+      engines: engineHealth,
       backUp: (name) => backups.make(name),
       upgrades,
       ...(tracing !== null && { tracer: tracing.tracer }),
@@ -454,28 +454,6 @@ export class Server implements Service {
       stop: () => exchanges.stop(),
     });
     return exchanges;
-  }
-
-  #makeEvents({ broker, exchanges, operations, watch, disks }: EventParts): EventPublisher {
-    const { clock, random } = this.#parts;
-    const namespaces = broker.namespaces();
-    const engineChecks = async (): Promise<Readonly<Record<string, string>>> => {
-      const { [NODE_CHECK]: _, ...engines } = (await this.#readiness.report()).checks;
-      return engines;
-    };
-    return new EventPublisher({
-      namespaces,
-      watch,
-      sources: [
-        new ExchangePictures(exchanges),
-        new NodePictures(broker),
-        new OperationPictures(operations),
-        new Alarms({ namespaces, engineChecks, disks, clock }),
-      ],
-      clock,
-      random,
-      limits: this.#config.events,
-    });
   }
 
   /** Starts independent parts concurrently. @throws Error if the server is being stopped */

@@ -60,15 +60,6 @@ export interface DiskUsage {
   readonly minFreeBytes: number;
 }
 
-/** An engine whose files are on a disk of this machine. */
-export interface WatchedDisk {
-  /** The masked URL of the engine. */
-  readonly engine: string;
-  /** The namespaces that use it. Users who may see one of them may see the engine, as in `/engines`. */
-  readonly neededBy: readonly string[];
-  readonly usage: () => Promise<DiskUsage>;
-}
-
 /** What an engine must know about a namespace to apply its policy inside its own atomic steps. */
 export interface NamespacePolicy {
   readonly name: string;

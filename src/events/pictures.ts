@@ -3,12 +3,12 @@ import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { shownSizes } from '../broker/queue-record.ts';
 import type { QueueReading } from '../broker/queue-series.ts';
-import type { WatchedDisk } from '../engine/engine.ts';
 import { idsOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import type {
   AlarmPicture,
+  EngineHealth,
   ExchangePicture,
   NodeRecord,
   OperationPicture,
@@ -120,25 +120,17 @@ export function nodeRecord(
 }
 
 /** This node and those that share namespaces with it, for every user. */
-export class NodePictures implements PictureSource {
-  readonly kind = 'nodes';
-  readonly #broker: Pick<Broker, 'nodes'>;
-
-  constructor(broker: Pick<Broker, 'nodes'>) {
-    this.#broker = broker;
-  }
-
-  read(): Picture[] {
-    return this.#broker.nodes().map((node) => ({
-      kind: 'nodes',
-      key: node.id,
-      places: node.namespaces.map((ns) => ({ ns, queue: null })),
-      state: JSON.stringify(node),
-      isFor: () => true,
-      json: (viewer) => JSON.stringify(nodeRecord(node, viewer)),
-      goneJson: () => JSON.stringify({ id: node.id, gone: true }),
-    }));
-  }
+export function nodePictures(broker: Pick<Broker, 'nodes'>): PictureSource {
+  const picture = (node: KnownNode): Picture => ({
+    kind: 'nodes',
+    key: node.id,
+    places: node.namespaces.map((ns) => ({ ns, queue: null })),
+    state: JSON.stringify(node),
+    isFor: () => true,
+    json: (viewer) => JSON.stringify(nodeRecord(node, viewer)),
+    goneJson: () => JSON.stringify({ id: node.id, gone: true }),
+  });
+  return { kind: 'nodes', read: () => broker.nodes().map(picture) };
 }
 
 /** The node itself as a caller, which may see everything. */
@@ -154,17 +146,11 @@ const ALL = { ns: null, queue: null, state: null };
  * Bulk operations and their progress, for users who may manage their source. Samples are only in the operation's
  * record.
  */
-export class OperationPictures implements PictureSource {
-  readonly kind = 'operations';
-  readonly #operations: Pick<BulkOperations, 'views'>;
-
-  constructor(operations: Pick<BulkOperations, 'views'>) {
-    this.#operations = operations;
-  }
-
-  async read(): Promise<Picture[]> {
-    return (await this.#operations.views(ALL, EVERYTHING)).map(operationPicture);
-  }
+export function operationPictures(operations: Pick<BulkOperations, 'views'>) {
+  return {
+    kind: 'operations',
+    read: async () => (await operations.views(ALL, EVERYTHING)).map(operationPicture),
+  } as const satisfies PictureSource;
 }
 
 function operationPicture(recordFor: OperationView): Picture {
@@ -190,22 +176,18 @@ function operationJson({ samples: _, where: __, set: ___, ...shown }: OperationR
  * Exchanges, with what their record shows to a viewer. Each has two pictures, one for viewers who may see all
  * destinations and one for the others: these must not notice activity at a hidden destination, not even as an update.
  */
-export class ExchangePictures implements PictureSource {
-  readonly kind = 'exchanges';
-  readonly #exchanges: Pick<Exchanges, 'overview'>;
-
-  constructor(exchanges: Pick<Exchanges, 'overview'>) {
-    this.#exchanges = exchanges;
-  }
-
-  *read(): Generator<Picture> {
-    const all = this.#exchanges.overview();
-    const ids = new VisibleIds(all);
-    for (const exchange of all) {
-      yield fullPicture(exchange, ids);
-      yield partialPicture(exchange, ids);
-    }
-  }
+export function exchangePictures(exchanges: Pick<Exchanges, 'overview'>): PictureSource {
+  return {
+    kind: 'exchanges',
+    *read() {
+      const all = exchanges.overview();
+      const ids = new VisibleIds(all);
+      for (const exchange of all) {
+        yield fullPicture(exchange, ids);
+        yield partialPicture(exchange, ids);
+      }
+    },
+  };
 }
 
 /** The picture for viewers who may see the source and each destination. */
@@ -299,74 +281,47 @@ class VisibleIds {
 
 interface AlarmParts {
   readonly namespaces: readonly Namespace[];
-  /** `ok` or an error, by the masked URL of each engine, as in `/readyz`. */
-  readonly engineChecks: () => Promise<Readonly<Record<string, string>>>;
-  readonly disks: readonly Pick<WatchedDisk, 'engine' | 'usage'>[];
+  /** The engines of this node, each URL once. */
+  readonly engines: () => Promise<readonly EngineHealth[]>;
   readonly clock: Pick<Clock, 'now'>;
 }
 
-const OK = 'ok';
-
 /** Conditions that need an operator. They are derived from what `/readyz`, metrics and status records show as well. */
-export class Alarms implements PictureSource {
-  readonly kind = 'alarms';
-  readonly #parts: AlarmParts;
+export function alarms({ namespaces, engines, clock }: AlarmParts): PictureSource {
   /** When each alarm began, by its key. */
-  #since = new Map<string, number>();
+  let since = new Map<string, number>();
+  return {
+    kind: 'alarms',
+    async read() {
+      const present = [
+        ...(await engines()).flatMap((engine) => engineAlarms(engine, namespaces)),
+        ...namespaces.flatMap((namespace) =>
+          namespace.deadLetterQueues.flatMap((queue) => deadLettersGrew(namespace, queue)),
+        ),
+      ];
+      const now = clock.now();
+      since = new Map(present.map(({ key }) => [key, since.get(key) ?? now]));
+      return present.map((alarm) => alarmPicture(alarm, since.get(alarm.key) ?? now));
+    },
+  };
+}
 
-  constructor(parts: AlarmParts) {
-    this.#parts = parts;
-  }
-
-  async read(): Promise<Picture[]> {
-    const [engines, disks] = await Promise.all([this.#engines(), this.#disks()]);
-    const since = new Map<string, number>();
-    const pictures = [...engines, ...disks, ...this.#deadLetters()].map((alarm) => {
-      const at = this.#since.get(alarm.key) ?? this.#parts.clock.now();
-      since.set(alarm.key, at);
-      return alarmPicture(alarm, at);
-    });
-    this.#since = since;
-    return pictures;
-  }
-
-  async #engines(): Promise<Alarm[]> {
-    const checks = await this.#parts.engineChecks();
-    return Object.entries(checks).flatMap(([engine, check]) =>
-      check === OK ? [] : [this.#ofEngine('engine-unavailable', engine, { detail: check })],
-    );
-  }
-
-  async #disks(): Promise<Alarm[]> {
-    const alarms = this.#parts.disks.map(async ({ engine, usage }): Promise<Alarm[]> => {
-      const found = await usage().catch(() => null);
-      if (found === null || found.freeBytes >= found.minFreeBytes) return [];
-      return [this.#ofEngine('disk-nearly-full', engine, {})];
-    });
-    return (await Promise.all(alarms)).flat();
-  }
-
-  #deadLetters(): Alarm[] {
-    return this.#parts.namespaces.flatMap((namespace) =>
-      namespace.deadLetterQueues.flatMap((queue) => deadLettersGrew(namespace, queue)),
-    );
-  }
-
-  /** An alarm about an engine, for viewers who may see a namespace that uses it. */
-  #ofEngine(alarm: string, engine: string, more: Alarm['details']): Alarm {
-    const namespaces = this.#parts.namespaces
-      .filter(({ engineUrls }) => engineUrls.includes(engine))
-      .map(({ name }) => name);
-    return {
-      alarm,
-      key: JSON.stringify([alarm, engine]),
-      identity: { engine },
-      details: more,
-      places: namespaces.map((ns) => ({ ns, queue: null })),
-      isFor: (viewer) => namespaces.some((ns) => viewer.maySee(ns)),
-      namespaces,
-    };
-  }
+/** The alarms about an engine, for viewers who may see a namespace that uses it. */
+function engineAlarms({ engine, state, check, disk }: EngineHealth, all: readonly Namespace[]): Alarm[] {
+  const namespaces = all.filter(({ engineUrls }) => engineUrls.includes(engine)).map(({ name }) => name);
+  const alarmOf = (alarm: string, details: Alarm['details']): Alarm => ({
+    alarm,
+    key: JSON.stringify([alarm, engine]),
+    identity: { engine },
+    details,
+    places: namespaces.map((ns) => ({ ns, queue: null })),
+    isFor: (viewer) => namespaces.some((ns) => viewer.maySee(ns)),
+    namespaces,
+  });
+  return [
+    ...(state === 'unavailable' ? [alarmOf('engine-unavailable', { detail: check })] : []),
+    ...(disk !== null && disk.freeBytes < disk.minFreeBytes ? [alarmOf('disk-nearly-full', {})] : []),
+  ];
 }
 
 /** The alarm for a queue that received dead letters in the last five minutes. */

@@ -5,7 +5,7 @@ import type { Ask } from '../broker/questions.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type {
   AuditLine,
-  EngineReport,
+  EngineHealth,
   EngineRow,
   NodesList,
   SessionInfo,
@@ -286,9 +286,9 @@ function visibleEngine(engine: NamedEngine, viewer: ListViewer): readonly NamedE
   return namespaces.length === 0 ? [] : [{ ...engine, namespaces }];
 }
 
-function withNamespaces(broker: Broker, engines: readonly EngineReport[]): NamedEngine[] {
+function withNamespaces(broker: Broker, engines: readonly EngineHealth[]): NamedEngine[] {
   const byEngine = broker.namespacesByEngine();
-  return engines.map(({ engine, type, ...rest }) => ({
+  return engines.map(({ engine, type, check: _, ...rest }) => ({
     engine,
     type,
     namespaces: byEngine.get(engine) ?? [],

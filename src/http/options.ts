@@ -6,7 +6,7 @@ import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { EventPublisher } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
-import type { BackupReport, EngineReport, SessionInfo } from '../model/records.ts';
+import type { BackupReport, EngineHealth, SessionInfo } from '../model/records.ts';
 import type { BulkOperations } from '../operations/operations.ts';
 import type { Searches } from '../operations/search.ts';
 import type { Tracer } from '../tracing/tracer.ts';
@@ -111,7 +111,7 @@ export interface HttpParts {
   readonly sessions?: () => readonly SessionInfo[];
   readonly ready: () => Promise<ReadyReport>;
   /** The engines of this node, each URL once. */
-  readonly engines: () => Promise<readonly EngineReport[]>;
+  readonly engines: () => Promise<readonly EngineHealth[]>;
   /** Backs up all engines that support it, under this name; null: one made from the current time. */
   readonly backUp: (name: string | null) => Promise<BackupReport>;
   /** Version of the program, as in `/openapi.json`. */

@@ -4,7 +4,7 @@ import type { Broker } from '../broker/broker.ts';
 import { OPERATIONS, STORAGE_TIME_BUCKETS_S } from '../broker/meter.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { oldestReadyMs } from '../broker/queue-record.ts';
-import type { WatchedDisk } from '../engine/engine.ts';
+import type { DiskUsage } from '../engine/engine.ts';
 import type { Counters } from '../engine/stats.ts';
 import type { QueueCounts } from '../engine/storage.ts';
 import type { EventCounts } from '../events/publisher.ts';
@@ -12,6 +12,7 @@ import { idOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { DestinationCounters, ExchangeOverview } from '../exchange/record.ts';
 import { DELIVERY_STATES, type GroupName } from '../model/element.ts';
+import type { EngineHealth } from '../model/records.ts';
 import type { BulkOperations } from '../operations/operations.ts';
 import type { SessionCounts } from '../session/server.ts';
 import type { SpanCounts } from '../tracing/exporter.ts';
@@ -29,8 +30,8 @@ export interface MetricsSources {
   readonly perQueue: boolean;
   /** How long HTTP requests took, by operation. */
   readonly requestTimes: () => ReadonlyMap<string, Histogram>;
-  /** The engines that have files on a disk of this machine. */
-  readonly disks: readonly WatchedDisk[];
+  /** The engines of this node, each URL once. */
+  readonly engines: () => Promise<readonly EngineHealth[]>;
   /** Logins by outcome. */
   readonly logins: () => Readonly<Record<string, number>>;
   readonly events: () => Readonly<EventCounts>;
@@ -84,22 +85,22 @@ export class Metrics {
   async #collect(): Promise<readonly Family[]> {
     const {
       broker,
+      engines,
       exchanges,
       operations,
       version,
       perQueue,
       requestTimes,
-      disks,
       logins,
       events,
       sessions,
       spans,
     } = this.#sources;
     const namespaces = broker.namespaces();
-    const [queues, files] = await Promise.all([queueFamilies(namespaces, perQueue), diskFamilies(disks)]);
+    const [queues, health] = await Promise.all([queueFamilies(namespaces, perQueue), engines()]);
     return [
       ...queues,
-      ...files,
+      ...diskFamilies(health, broker),
       ...brokerFamilies(namespaces),
       ...exchangeFamilies(exchanges),
       ...operationFamilies(operations),
@@ -654,25 +655,24 @@ function storageTimes(namespaces: readonly Namespace[]): Map<string, Histogram> 
   return sums;
 }
 
-/** Omits the series of disks that cannot be read. */
-async function diskFamilies(sources: readonly WatchedDisk[]): Promise<Family[]> {
-  const used: MetricSample[] = [];
-  const free: MetricSample[] = [];
-  await Promise.all(
-    sources.map(async ({ engine, neededBy, usage }) => {
-      const diskUsage = await usage().catch(() => null);
-      if (diskUsage === null) return;
-      used.push({ labels: { engine }, value: diskUsage.fileBytes, neededBy });
-      free.push({ labels: { engine }, value: diskUsage.freeBytes, neededBy });
-    }),
-  );
+/** Only of engines with files on a disk of this machine that can be read. */
+function diskFamilies(engines: readonly EngineHealth[], broker: Broker): Family[] {
+  const byEngine = broker.namespacesByEngine();
+  const samples = (read: (disk: DiskUsage) => number): MetricSample[] =>
+    engines.flatMap(({ engine, disk }) =>
+      disk === null ? [] : [{ labels: { engine }, value: read(disk), neededBy: byEngine.get(engine) ?? [] }],
+    );
   return [
     gauge(
       'quayside_storage_file_bytes',
       'Size of the database and its log, of an engine with a file on this machine.',
-      used,
+      samples(({ fileBytes }) => fileBytes),
     ),
-    gauge('quayside_storage_free_bytes', 'Free space of the disk that contains the file.', free),
+    gauge(
+      'quayside_storage_free_bytes',
+      'Free space of the disk that contains the file.',
+      samples(({ freeBytes }) => freeBytes),
+    ),
   ];
 }
 

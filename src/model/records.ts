@@ -712,8 +712,14 @@ const engine = {
   disk: orNull(Type.Object({ fileBytes: Count, freeBytes: Count, minFreeBytes: Count })),
 };
 const EngineReport = Type.Object(engine);
-/** An engine as a node sees it now. */
-export type EngineReport = Static<typeof EngineReport>;
+/** An engine as a node sees it now, as other nodes and clients learn of it. */
+type EngineReport = Static<typeof EngineReport>;
+
+/** The same, for the node itself. */
+export interface EngineHealth extends EngineReport {
+  /** `ok`, or why it does not respond. */
+  readonly check: string;
+}
 
 const EngineRow = namedObject('Engine', { ...row, ...engine, namespaces: Type.Array(Type.String()) });
 export type EngineRow = Static<typeof EngineRow>;

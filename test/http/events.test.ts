@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { connect as connectTls } from 'node:tls';
 import { readAccounts } from '../../src/access/account.ts';
-import { Alarms, type Picture, type PictureSource } from '../../src/events/pictures.ts';
+import { alarms, type Picture, type PictureSource } from '../../src/events/pictures.ts';
 import { plain } from '../support/broker.ts';
 import { makeCertificate } from '../support/certificate.ts';
 import { newElement } from '../support/elements.ts';
@@ -587,7 +587,7 @@ describe('GET /events', () => {
     }));
 });
 
-describe('Alarms', () => {
+describe('alarms', () => {
   it('report recent dead letters to users who may read them', () =>
     withEvents(
       async (events) => {
@@ -609,7 +609,7 @@ describe('Alarms', () => {
       {
         namespaces: DEAD_LETTERS,
         eventSources: (broker, { clock }) => [
-          new Alarms({ namespaces: broker.namespaces(), engineChecks: async () => ({}), disks: [], clock }),
+          alarms({ namespaces: broker.namespaces(), engines: async () => [], clock }),
         ],
       },
     ));
@@ -630,7 +630,7 @@ describe('Alarms', () => {
       },
       {
         eventSources: (broker, { clock }) => [
-          new Alarms({ namespaces: broker.namespaces(), engineChecks: async () => ({}), disks: [], clock }),
+          alarms({ namespaces: broker.namespaces(), engines: async () => [], clock }),
         ],
       },
     ));
@@ -666,12 +666,25 @@ describe('Alarms', () => {
       },
       {
         eventSources: (broker, { clock }) => [
-          new Alarms({
+          alarms({
             namespaces: broker.namespaces(),
-            engineChecks: async () => ({ 'sqlite:test': check, 'redis:elsewhere': 'away' }),
-            disks: [
-              { engine: 'sqlite:test', usage: async () => ({ fileBytes: 0, freeBytes, minFreeBytes: 100 }) },
-              { engine: 'sqlite:lost', usage: () => Promise.reject(new Error('EIO')) },
+            engines: async () => [
+              {
+                engine: 'sqlite:test',
+                type: 'sqlite',
+                state: check === 'ok' ? 'healthy' : 'unavailable',
+                check,
+                pingMs: null,
+                disk: { fileBytes: 0, freeBytes, minFreeBytes: 100 },
+              },
+              {
+                engine: 'redis:elsewhere',
+                type: 'redis',
+                state: 'unavailable',
+                check: 'away',
+                pingMs: null,
+                disk: null,
+              },
             ],
             clock,
           }),

@@ -10,9 +10,9 @@ import type { Broker } from '../../src/broker/broker.ts';
 import { QueueWatch } from '../../src/broker/queue-watch.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import {
-  ExchangePictures,
-  NodePictures,
-  OperationPictures,
+  exchangePictures,
+  nodePictures,
+  operationPictures,
   type PictureSource,
 } from '../../src/events/pictures.ts';
 import { EventPublisher } from '../../src/events/publisher.ts';
@@ -22,7 +22,7 @@ import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/htt
 import { HttpServer } from '../../src/http/server.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
-import type { EngineReport, SessionInfo } from '../../src/model/records.ts';
+import type { EngineHealth, SessionInfo } from '../../src/model/records.ts';
 import { BulkOperations } from '../../src/operations/operations.ts';
 import { Searches } from '../../src/operations/search.ts';
 import type { SandboxLimits } from '../../src/sandbox/limits.ts';
@@ -106,7 +106,7 @@ export class Harness {
   readonly server: HttpServer;
   readonly log: readonly LogLine[];
   readiness: ReadyReport = { ready: true, checks: { 'sqlite:test': 'ok' } };
-  engines: readonly EngineReport[] = [];
+  engines: readonly EngineHealth[] = [];
   readonly #sandbox: SelectorSandbox;
   readonly #clients: QueueClient[] = [];
   readonly #queue: { made: number } = { made: 0 };
@@ -177,9 +177,9 @@ export class Harness {
       namespaces: this.broker.namespaces(),
       watch: this.watch,
       sources: [
-        new ExchangePictures(this.exchanges),
-        new NodePictures(this.broker),
-        new OperationPictures(this.operations),
+        exchangePictures(this.exchanges),
+        nodePictures(this.broker),
+        operationPictures(this.operations),
         ...(options.eventSources?.(this.broker, opened) ?? []),
       ],
       clock,
@@ -194,7 +194,7 @@ export class Harness {
       version: VERSION,
       perQueue: true,
       requestTimes: () => this.server.requestTimes,
-      disks: [],
+      engines: async () => [],
       logins: () => ({}),
       events: () => this.events.counts,
       sessions: () => new Map(),

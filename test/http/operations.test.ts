@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { UserDefinition } from '../../src/access/account.ts';
-import { OperationPictures } from '../../src/events/pictures.ts';
+import { operationPictures } from '../../src/events/pictures.ts';
 import type { OperationRecord } from '../../src/model/records.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
@@ -588,7 +588,7 @@ describe('The rights of bulk operations', () => {
       'The operation failed. The reason may name a queue of a namespace that you may not see.',
     );
     assert.doesNotMatch(shown.body.toString(), /vault|maxElements/);
-    const pictures = await new OperationPictures(harness().operations).read();
+    const pictures = await operationPictures(harness().operations).read();
     const user = {
       name: 'manager',
       may: () => true,
@@ -621,14 +621,14 @@ describe('The rights of bulk operations', () => {
         'where.selector failed with an element. The error may quote the body, which you may not see.',
       );
     }
-    const pictures = await new OperationPictures(harness().operations).read();
+    const pictures = await operationPictures(harness().operations).read();
     const user = { name: 'masked', may: () => true, maySee: () => true, maySeeBodies: () => false };
     assert.doesNotMatch(pictures.map((picture) => picture.json(user)).join('\n'), /a body/);
     const own = (await start(harness().client('masked:pw'), throwing('env.msg.id'))).headers.location;
     await ended(harness(), all, own);
     assert.match(await errorFor('masked', own), /^where\.selector failed with element \S+: Error: /);
     assert.match(await errorFor('manager', own), /^where\.selector failed with an element\./);
-    const events = await new OperationPictures(harness().operations).read();
+    const events = await operationPictures(harness().operations).read();
     const [event] = events.filter(({ key }) => own?.endsWith(key));
     assert.match(event?.json(user) ?? '', /failed with element/, 'events show what the record shows');
   });

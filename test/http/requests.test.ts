@@ -92,8 +92,8 @@ describe('Requests in general', () => {
     const [url = ''] = harness().broker.namespaces()[0]?.engineUrls ?? [];
     const healthy = { type: 'sqlite', state: 'healthy', pingMs: 1, disk: null } as const;
     harness().engines = [
-      { engine: url, ...healthy },
-      { engine: 'redis://elsewhere', ...healthy },
+      { engine: url, ...healthy, check: 'ok' },
+      { engine: 'redis://elsewhere', ...healthy, check: 'ok' },
     ];
     const answer = await harness().client().request('GET', '/engines');
     const namespaces = harness()

@@ -4,10 +4,10 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { GetRequest, Sink } from '../../src/broker/consumer.ts';
 import { FINISH, type Queue } from '../../src/broker/queue.ts';
-import type { DiskUsage } from '../../src/engine/engine.ts';
 import type { ExchangeOverview } from '../../src/exchange/record.ts';
 import { MAX_QUEUE_SERIES, Metrics, type MetricsSources } from '../../src/metrics/metrics.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
+import type { EngineHealth } from '../../src/model/records.ts';
 import type { SessionCounts } from '../../src/session/server.ts';
 import { Histogram } from '../../src/util/histogram.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
@@ -51,6 +51,11 @@ const NO_SESSIONS: SessionCounts = {
   errors: 0,
 };
 
+/** An engine that replies. @param disk null: it has no files that can be read */
+function healthy(engine: string, disk: EngineHealth['disk']): EngineHealth {
+  return { engine, type: 'sqlite', state: 'healthy', check: 'ok', pingMs: 1, disk };
+}
+
 describe('Metrics', () => {
   let engine: TestEngine;
   let broker: Broker;
@@ -75,13 +80,9 @@ describe('Metrics', () => {
       clock: engine.clock,
       perQueue: true,
       requestTimes: () => requestTimes,
-      disks: [
-        {
-          engine: 'sqlite:N.db',
-          neededBy: ['N', 'other'],
-          usage: async () => ({ fileBytes: 4096, freeBytes: 1e9, minFreeBytes: 1e6 }),
-        },
-        { engine: 'sqlite:lost.db', neededBy: ['N'], usage: () => Promise.reject(new Error('EIO')) },
+      engines: async () => [
+        healthy('sqlite:test', { fileBytes: 4096, freeBytes: 1e9, minFreeBytes: 1e6 }),
+        healthy('sqlite:lost', null),
       ],
       exchanges: {
         overview: () => {
@@ -296,11 +297,11 @@ describe('Metrics', () => {
     const text = await freshText();
     assert.deepEqual(
       samplesOf(text, 'quayside_storage_file_bytes'),
-      new Map([['{engine="sqlite:N.db"}', 4096]]),
+      new Map([['{engine="sqlite:test"}', 4096]]),
     );
     assert.deepEqual(
       samplesOf(text, 'quayside_storage_free_bytes'),
-      new Map([['{engine="sqlite:N.db"}', 1e9]]),
+      new Map([['{engine="sqlite:test"}', 1e9]]),
     );
   });
 
@@ -518,11 +519,11 @@ describe('Metrics', () => {
   });
 
   it('are collected once for concurrent scrapes, even if an earlier collection fails in between', async () => {
-    const usage = Promise.withResolvers<DiskUsage>();
+    const health = Promise.withResolvers<EngineHealth[]>();
     let failures = 1;
     const failing = new Metrics({
       ...sources,
-      disks: [{ engine: 'sqlite:N.db', neededBy: ['N'], usage: () => usage.promise }],
+      engines: () => health.promise,
       logins: () => {
         if (failures-- > 0) throw new Error('not counted');
         return {};
@@ -531,7 +532,7 @@ describe('Metrics', () => {
     const first = failing.text(EVERYTHING);
     await engine.passTime(1_000);
     const second = failing.text(EVERYTHING);
-    usage.resolve({ fileBytes: 1, freeBytes: 1, minFreeBytes: 1 });
+    health.resolve([]);
     await assert.rejects(first, /not counted/);
     assert.equal(await failing.text(EVERYTHING), await second);
     assert.equal(collected, 2);

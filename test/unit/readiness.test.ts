@@ -86,9 +86,16 @@ describe('Readiness', () => {
     clock.advance(300);
     resolve();
     assert.deepEqual(await engines, [
-      { engine: 'redis://gone', type: 'redis', state: 'unavailable', pingMs: null, disk: null },
-      { engine: URL, type: 'redis', state: 'slow', pingMs: 300, disk: null },
-      { engine: 'sqlite:N.db', type: 'sqlite', state: 'healthy', pingMs: 0, disk: usage },
+      {
+        engine: 'redis://gone',
+        type: 'redis',
+        state: 'unavailable',
+        check: 'away',
+        pingMs: null,
+        disk: null,
+      },
+      { engine: URL, type: 'redis', state: 'slow', check: 'ok', pingMs: 300, disk: null },
+      { engine: 'sqlite:N.db', type: 'sqlite', state: 'healthy', check: 'ok', pingMs: 0, disk: usage },
     ]);
   });
 });
