@@ -42,6 +42,8 @@ interface MigratingStorageOptions {
   readonly to: Storage;
 }
 
+/** A smaller difference between the engines' clocks is ignored: a node knows the time of a server only roughly. */
+const CLOCK_NOISE_MS = 100;
 /** A `nextDueAt` in the past, so that the caller takes again. */
 const TAKE_AGAIN = 0;
 /**
@@ -86,6 +88,8 @@ export class MigratingStorage implements Storage {
   #started: Promise<void> = Promise.resolve();
   /** How many calls have a part for the new engine that has not started. */
   #pending = 0;
+  /** How far the new engine's clock is ahead of the old one's; see `#byNewClock`. */
+  #leadMs = 0;
 
   constructor({ from, to }: MigratingStorageOptions) {
     this.#from = from;
@@ -210,6 +214,7 @@ export class MigratingStorage implements Storage {
   async #takeFromNew(queue: QueueKey, options: TakeOptions, fromOld: TakeResult): Promise<TakeResult> {
     const { count, ids, maxBytes } = options;
     const { deliveries } = fromOld;
+    const oldDueAt = this.#byNewClock(fromOld.nextDueAt, queue);
     const taken = new Set(deliveries.map(({ id }) => id));
     const bytesLeft = maxBytes === undefined ? undefined : maxBytes - bytesOf(deliveries);
     if (deliveries.length === count || fromOld.isCut === true || fromOld.isLeft === true) return fromOld;
@@ -239,9 +244,7 @@ export class MigratingStorage implements Storage {
     return {
       deliveries: [...deliveries, ...fromNew.deliveries],
       nextDueAt:
-        deliveries.length + fromNew.deliveries.length === count
-          ? null
-          : earlier(fromOld.nextDueAt, fromNew.nextDueAt),
+        deliveries.length + fromNew.deliveries.length === count ? null : earlier(oldDueAt, fromNew.nextDueAt),
       ...(fromNew.isCut !== undefined && { isCut: fromNew.isCut }),
       ...(fromNew.isLeft !== undefined && { isLeft: fromNew.isLeft }),
     };
@@ -407,12 +410,17 @@ export class MigratingStorage implements Storage {
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
     return this.#inOrder(this.#from.counts(queue, group), async (fromOld) => {
       const fromNew = await this.#to.counts(queue, group);
-      const groups = new Map<GroupName, GroupCounts>(fromOld.groups);
+      const converted = (counts: GroupCounts): GroupCounts => ({
+        ...counts,
+        nextMatureAt: this.#byNewClock(counts.nextMatureAt, queue),
+      });
+      const groups = new Map<GroupName, GroupCounts>();
+      for (const [name, counts] of fromOld.groups) groups.set(name, converted(counts));
       for (const [name, counts] of fromNew.groups) {
         const before = groups.get(name);
         groups.set(name, before === undefined ? counts : sumOf(before, counts));
       }
-      return { ...sumOf(fromOld, fromNew), groups };
+      return { ...sumOf(converted(fromOld), fromNew), groups };
     });
   }
 
@@ -428,7 +436,11 @@ export class MigratingStorage implements Storage {
   }
 
   async sweep(): Promise<SweepResult> {
-    const swept = await Promise.allSettled([this.#from.sweep(), this.#to.sweep()]);
+    const sweepOld = async (): Promise<SweepResult> => {
+      const { affected, nextAt } = await this.#from.sweep();
+      return { affected, nextAt: this.#byNewClock(nextAt) };
+    };
+    const swept = await Promise.allSettled([sweepOld(), this.#to.sweep()]);
     // An engine reports each affected queue once. A failure of the other engine must not discard that.
     const done = swept.filter((result) => result.status === 'fulfilled').map(({ value }) => value);
     const failed = swept.find((result) => result.status === 'rejected');
@@ -437,6 +449,15 @@ export class MigratingStorage implements Storage {
       affected: done.flatMap(({ affected }) => affected),
       nextAt: failed === undefined ? done.map(({ nextAt }) => nextAt).reduce(earlier) : TAKE_AGAIN,
     };
+  }
+
+  /** Converts a moment of the old engine's clock to that of the new one, with which callers compare it. */
+  #byNewClock(at: number | null, queue?: QueueKey): number | null {
+    const leadMs = this.#to.now(queue) - this.#from.now(queue);
+    // While the clocks agree, moments are exact, and equal in all calls. A clock may not be known yet.
+    const isNoise = Math.abs(leadMs - this.#leadMs) <= CLOCK_NOISE_MS || !Number.isFinite(leadMs);
+    if (!isNoise) this.#leadMs = leadMs;
+    return at === null ? null : at + this.#leadMs;
   }
 
   /**

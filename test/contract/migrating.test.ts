@@ -391,6 +391,24 @@ describe('a queue in two engines', () => {
     assert.equal(await engines.storage.drop(queue), true);
   });
 
+  for (const leadMs of [600_000, -600_000]) {
+    it(`says when elements of the old engine are due by the clock of the new one, which is ${leadMs} ms ahead`, async () => {
+      const queue = newQueue();
+      const now = (): number => engines.clock.now() + leadMs;
+      const storage = new MigratingStorage({ from: old(), to: override(engines.to.storage, { now }) });
+      await old().insert(queue, newElements('leased'));
+      await old().take(queue, { group: '', count: 1, leaseMs: 1_000 });
+      await old().insert(queue, [newElement({ delayMs: 2_000 })]);
+      const { nextDueAt } = await storage.take(queue, { group: '', count: 1, leaseMs: null });
+      const { nextMatureAt } = await storage.counts(queue);
+      const { nextAt } = await storage.sweep();
+      assert.deepEqual(
+        [nextDueAt, nextMatureAt, nextAt].map((at) => (at ?? 0) - now()),
+        [2_000, 2_000, 1_000],
+      );
+    });
+  }
+
   it('is reported by the sweep of one engine even if the sweep of the other one fails', async () => {
     const queue = newQueue('jobs');
     await old().insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
