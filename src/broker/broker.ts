@@ -185,7 +185,7 @@ export class Broker implements Service {
     const [namespace, target] = [this.namespace(name), this.namespace(to)];
     if (namespace.migration?.to !== to) {
       await checkMigration(namespace, target);
-      await Migration.store(namespace, to);
+      await Migration.store(namespace, target);
       // A concurrent call may have started the migration during the awaits above.
       if (namespace.migration === null) this.#join(namespace, target);
     }

@@ -66,12 +66,15 @@ export class Migration {
   }
 
   /** Records a migration. @throws QuaysideError `definition-conflict` if there is one to another target */
-  static async store(namespace: Namespace, to: string): Promise<void> {
+  static async store(namespace: Namespace, target: Namespace): Promise<void> {
     const { definitions, name } = namespace;
+    const to = target.name;
     const stored = await Migration.storedTarget(namespace);
     // An earlier write whose outcome was unknown has recorded it.
     if (stored === to) return;
     if (stored !== null) throw definitionConflict('migration', name);
+    // The namespace may have left the target's engine before, and would leave it again at the next start.
+    await target.definitions.delete('migration', name, 'any');
     await definitions.put('migration', name, { to }, null);
   }
 

@@ -99,6 +99,23 @@ describe('A namespace that moves to another engine', () => {
     assert.equal(await pop(), '7');
   });
 
+  it('can move back to the engine that it came from, and then starts there alone', async () => {
+    await node.ended(await migrate(), inSteps);
+    await node.stop();
+    node = await newNode([
+      { policy: POLICY, engine: inFile(newEngine) },
+      { policy: plain('B'), engine: oldEngine },
+    ]).start();
+    await node.insert('A', 'q', '1');
+    const id = await migrate();
+    assert.equal(await pop(), '1');
+    await node.ended(id, inSteps);
+    await node.insert('A', 'q', '2');
+    await node.stop();
+    node = await newNode([{ policy: POLICY, engine: inFile(oldEngine) }]).start();
+    assert.equal(await pop(), '2');
+  });
+
   it('stores operations that are started during the move in the new engine, which has them after the move', async () => {
     await node.insertMany('A', 'q', 5);
     await migrate();
