@@ -77,8 +77,7 @@ export class Broker implements Service {
         name: 'queue-consumers',
         maxBytes: MAX_CONSUMER_BYTES,
         reply: ({ ns, name, tid }) => {
-          const all = this.namespace(ns).visit(name).consumers();
-          const rows = tid === undefined ? all : all.filter((row) => row.tid === tid);
+          const rows = this.namespace(ns).visit(name).consumers(tid);
           return { total: rows.length, rows };
         },
       }),

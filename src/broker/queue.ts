@@ -690,12 +690,16 @@ export class Queue {
     };
   }
 
-  /** The blocked calls of this node (spec 2.3), of all groups and protocols, in order of arrival. */
-  consumers(): PendingConsumer[] {
+  /**
+   * The blocked calls of this node (spec 2.3), of all groups and protocols, in order of arrival.
+   * @param tid only those with this tid
+   */
+  consumers(tid?: string): PendingConsumer[] {
     const pending: { consumer: Consumer; awaitsMaturity: boolean }[] = [];
     for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) {
       const { awaitsMaturity } = waitQueue;
       for (const consumer of waitQueue.consumers()) {
+        if (tid !== undefined && consumer.tid !== tid) continue;
         if (consumer.request.isLook !== true) pending.push({ consumer, awaitsMaturity });
       }
     }
@@ -743,7 +747,7 @@ export class Queue {
     return this.cancelHere(tid, owner);
   }
 
-  /** The part of `cancel` on each node. Visits all consumers: cancels are rare; an index by tid would slow each get. */
+  /** The part of `cancel` on each node. Visits all consumers: an index by tid would slow each get. */
   cancelHere(tid: string, owner: string | null): number {
     let cancelled = 0;
     this.endConsumers((consumer) => {

@@ -11,6 +11,7 @@ import type {
   SessionInfo,
   WaitingConsumer,
 } from '../model/records.ts';
+import { compareStrings } from '../util/compare-strings.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { HttpParts } from './options.ts';
 
@@ -297,5 +298,5 @@ function withNamespaces(broker: Broker, engines: readonly EngineHealth[]): Named
 }
 
 function bySince(a: { readonly since: string }, b: { readonly since: string }): number {
-  return Date.parse(a.since) - Date.parse(b.since);
+  return compareStrings(a.since, b.since);
 }

@@ -37,6 +37,24 @@ describe('a wait queue', () => {
     assert.equal(node.queue.consumers().length, 4999);
   });
 
+  it('a cancel makes records only of calls with its tid', async () => {
+    const { queue } = new WaitQueueNode();
+    let records = 0;
+    for (const tid of ['x', 'y', null]) {
+      const from = {
+        protocol: 'http',
+        get address() {
+          records += 1;
+          return '';
+        },
+      } as const;
+      const request = { group: null, leaseMs: null, timeoutMs: null, tid, owner: 'a', from };
+      queue.get(request, { deliver: () => {}, end: () => {} });
+    }
+    assert.equal(await queue.mayBlockOthers('x', 'b'), true);
+    assert.equal(records, 1);
+  });
+
   it('does not visit the consumers of a user who waits for a permit to take large elements', async () => {
     const node = new WaitQueueNode();
     const { permits } = node.queue.namespace;
