@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import { encodeHead } from '../../src/engines/postgres/content.ts';
 import { DatabaseClock } from '../../src/engines/postgres/operations.ts';
 import { Registry } from '../../src/engines/postgres/registry.ts';
 import { systemClock } from '../../src/util/clock.ts';
@@ -46,7 +45,6 @@ describe('The queues cached by a PostgreSQL engine', () => {
     for (let index = 0; index < 200; index += 1) {
       const queue = names.queue({ ns: 'a', name: `q${index}` });
       names.subscription(queue, `g${index}`);
-      encodeHead({ contentType: `text/${index}`, contentEncoding: null, headers: [] });
       useUpBlock();
     }
     const retained = (await memoryInUse()) - before;

@@ -9,7 +9,6 @@ import { withChanges } from '../../model/headers.ts';
 import { type LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import { deadLetterHeaders } from '../../model/service-headers.ts';
 import { toByteString } from '../../util/byte-string.ts';
-import { ownUtf8 } from '../../util/own-bytes.ts';
 import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 
 /**
@@ -32,22 +31,10 @@ type Line =
     ]
   | readonly ['h', ...changes: (string | null)[]];
 
-/** Elements of a queue mostly have the same head, so a few heads are cached in both forms. */
-const MAX_CACHED_HEADS = 256;
-/** Longer heads are rarely equal, and not worth the memory. */
-const MAX_CACHED_LENGTH = 200;
-
-const encodedHeads = new Map<string, Buffer>();
-const decodedHeads = new Map<string, DecodedHead>();
-
 type DecodedHead = Omit<ElementContent, 'body'>;
 
 export function encodeHead({ contentType, contentEncoding, headers }: DecodedHead): Buffer {
-  const head: Head = [contentType, contentEncoding, ...headers];
-  const json = JSON.stringify(head);
-  return json.length > MAX_CACHED_LENGTH
-    ? Buffer.from(json)
-    : getOrCreate(encodedHeads, json, () => ownUtf8(json));
+  return Buffer.from(JSON.stringify([contentType, contentEncoding, ...headers] satisfies Head));
 }
 
 /** The line that a move appends to a head; empty if it replaces no headers. */
@@ -55,23 +42,11 @@ export function encodeChanges(headers: readonly (string | null)[]): Buffer {
   return Buffer.from(headers.length === 0 ? '' : `\n${JSON.stringify(['h', ...headers])}`);
 }
 
-/** Decodes a stored head. The result may be shared and must not be changed. */
 export function decodeHead(text: string, ids: Ids): DecodedHead {
-  const end = text.indexOf('\n');
-  if (end < 0)
-    return text.length > MAX_CACHED_LENGTH
-      ? decodeFirstLine(text)
-      : getOrCreate(decodedHeads, text, () => decodeFirstLine(text));
-  const { headers, ...types } = decodeFirstLine(text.slice(0, end));
-  const lines = text
-    .slice(end + 1)
-    .split('\n')
-    .map((line) => JSON.parse(line) as Line);
-  return { ...types, headers: lines.reduce((before, line) => applyLine(before, line, ids), headers) };
-}
-
-function decodeFirstLine(json: string): DecodedHead {
-  const [contentType, contentEncoding, ...headers] = JSON.parse(json) as Head;
+  const [first = '', ...lines] = text.split('\n');
+  const [contentType, contentEncoding, ...stored] = JSON.parse(first) as Head;
+  let headers: ElementHeaders = stored;
+  for (const line of lines) headers = applyLine(headers, JSON.parse(line) as Line, ids);
   return { contentType, contentEncoding, headers };
 }
 
@@ -93,16 +68,6 @@ export function decodeBody(hex: string): Buffer {
 /** Encodes a reason for storage: JSON, so that it may contain any character, like headers. */
 export function encodeReason(reason: string | null | undefined): Buffer | null {
   return reason == null ? null : Buffer.from(JSON.stringify(truncateUtf8(reason, MAX_REASON_BYTES)));
-}
-
-function getOrCreate<T>(cache: Map<string, T>, key: string, create: () => T): T {
-  let value = cache.get(key);
-  if (value === undefined) {
-    value = create();
-    if (cache.size >= MAX_CACHED_HEADS) cache.clear();
-    cache.set(key, value);
-  }
-  return value;
 }
 
 /**
