@@ -1,5 +1,7 @@
+import { isUnknownOutcome } from '../../engine/calls.ts';
 import { isBeyond, limitedGroups } from '../../engine/queue-policy.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
+import { partialFailure, settleRest } from '../../engine/settle-rest.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import {
   ALL_CAPABILITIES,
@@ -26,7 +28,6 @@ import {
   type GroupName,
   type NewElement,
 } from '../../model/element.ts';
-import { QuaysideError } from '../../model/errors.ts';
 import { contradictionIn } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber } from '../../model/owner.ts';
@@ -237,22 +238,32 @@ export class RedisStorage implements Storage {
     const [first] = items;
     if (first === undefined) return [];
     const isOneQueue = items.every(({ queue }) => queue === first.queue || isSame(queue, first.queue));
-    if (isOneQueue && items.length <= SETTLE_STEP) return this.#settleQueue(items, deadlineAt);
-    const byQueue = Map.groupBy(items, ({ queue }) => queueText(queue));
-    const steps = [...byQueue.values()].flatMap(stepsOf);
-    const settled = await Promise.allSettled(steps.map((step) => this.#settleQueue(step, deadlineAt)));
-    const failed = settled.find((each) => each.status === 'rejected');
-    if (failed !== undefined) throw partialFailure(settled, failed.reason);
+    if (isOneQueue) return this.#settleQueue(items, deadlineAt);
+    const parts = [...Map.groupBy(items, ({ queue }) => queueText(queue)).values()];
+    const settled = await Promise.allSettled(parts.map((part) => this.#settleQueue(part, deadlineAt)));
     const results = new Map<SettleItem, SettleResult>();
-    for (const [i, step] of steps.entries()) {
-      const result = settled[i];
-      if (result?.status !== 'fulfilled') continue;
-      for (const [at, item] of step.entries()) results.set(item, result.value[at] as SettleResult);
+    const failures: unknown[] = [];
+    for (const [i, part] of parts.entries()) {
+      const outcome = settled[i];
+      if (outcome?.status === 'rejected') failures.push(outcome.reason);
+      else for (const [at, item] of part.entries()) results.set(item, outcome?.value[at] as SettleResult);
+    }
+    if (failures.length > 0) {
+      throw partialFailure([...results.values()], failures.find(isUnknownOutcome) ?? failures[0]);
     }
     return items.map((item) => results.get(item) as SettleResult);
   }
 
   #settleQueue(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
+    const step = (left: readonly SettleItem[]): Promise<SettleResult[]> =>
+      this.#settleStep(left.slice(0, SETTLE_STEP), deadlineAt);
+    return step(items).then((results) =>
+      results.length === items.length ? results : settleRest(items, results, step),
+    );
+  }
+
+  /** Returns the results of the first items, as many as the server settles in one batch. */
+  #settleStep(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
     const policies = this.#policies;
     const queue = (items[0] as SettleItem).queue;
     const sweeps: SweepRequest[] = [];
@@ -277,29 +288,12 @@ export class RedisStorage implements Storage {
     const call = { items, windowMs: this.#dedupWindowMs, retentionMs };
     return this.#batchers.call(queue, SETTLE, call, options).then((results) => {
       if (stores) this.#sweepTargets(items, results);
-      if (!results.includes(null)) return results as SettleResult[];
-      return this.#settleRest(items, results, deadlineAt);
+      return results;
     });
   }
 
-  /** Settles the items that the server skipped because the batch had copied enough bytes. */
-  async #settleRest(
-    items: readonly SettleItem[],
-    results: readonly (SettleResult | null)[],
-    deadlineAt: number,
-  ): Promise<SettleResult[]> {
-    const first = results.filter((result) => result !== null);
-    const left = items.filter((_, i) => results[i] === null);
-    const rest = this.#settleQueue(left, deadlineAt);
-    const settled = await Promise.allSettled([first, rest]);
-    const [, later] = settled;
-    if (later.status === 'rejected') throw partialFailure(settled, later.reason);
-    const next = later.value.values();
-    return results.map((result) => result ?? (next.next().value as SettleResult));
-  }
-
   /** Only the server knows when moved elements expire, so their queues are swept soon. */
-  #sweepTargets(items: readonly SettleItem[], results: readonly (SettleResult | null)[]): void {
+  #sweepTargets(items: readonly SettleItem[], results: readonly SettleResult[]): void {
     for (const [i, { action }] of items.entries()) {
       if (action.kind === 'move' && results[i]?.outcome === 'done') this.#sweepSoon(action.to);
     }
@@ -357,27 +351,6 @@ export class RedisStorage implements Storage {
   }
 }
 
-function stepsOf(items: readonly SettleItem[]): (readonly SettleItem[])[] {
-  const count = Math.ceil(items.length / SETTLE_STEP);
-  return Array.from({ length: count }, (_, i) => items.slice(i * SETTLE_STEP, (i + 1) * SETTLE_STEP));
-}
-
 function isSame(a: QueueKey, b: QueueKey): boolean {
   return a.name === b.name && a.ns === b.ns;
-}
-
-/** The error of items in several calls, some of which failed: `outcome-unknown` if any call changed something. */
-function partialFailure(settled: readonly PromiseSettledResult<SettleResult[]>[], cause: unknown): unknown {
-  const isChanged = settled.some(
-    (each) =>
-      each.status === 'fulfilled' &&
-      each.value.some(({ outcome }) => outcome === 'done' || outcome === 'dead-lettered'),
-  );
-  const unknown = settled.find(
-    (each) => each.status === 'rejected' && (each.reason as QuaysideError).code === 'outcome-unknown',
-  );
-  if (!isChanged) return unknown?.status === 'rejected' ? unknown.reason : cause;
-  return new QuaysideError('outcome-unknown', 'Only some of the items were certainly settled.', {
-    cause,
-  });
 }

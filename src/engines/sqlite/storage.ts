@@ -1,4 +1,5 @@
 import { scanCursor } from '../../engine/scan-cursor.ts';
+import { settleRest } from '../../engine/settle-rest.ts';
 import {
   ALL_CAPABILITIES,
   type InsertOptions,
@@ -29,7 +30,6 @@ import {
   type NewElement,
   NO_BODY,
 } from '../../model/element.ts';
-import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber, readHolder } from '../../model/owner.ts';
 import { truncateUtf8 } from '../../util/truncate-utf8.ts';
@@ -165,37 +165,18 @@ export class SqliteStorage implements Storage {
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     const deadlineAt = this.#client.deadline(leftMs);
-    return this.#settleStep(items, deadlineAt).then((results) =>
+    // The worker settles no more items than it may copy in one step.
+    const step = (left: readonly SettleItem[]): Promise<SettleResult[]> =>
+      this.#client.call(
+        (bodies) => this.#settleCall(left, bodies),
+        (fields) => readSettled(fields),
+        null,
+        deadlineAt,
+      );
+    return step(items).then((results) =>
       results.length === items.length
         ? results
-        : this.#client.runSteps(() => this.#settleRemaining(items, results, deadlineAt)),
-    );
-  }
-
-  /** Settles the remaining items after the worker has copied as much as one step may. */
-  async #settleRemaining(
-    items: readonly SettleItem[],
-    results: SettleResult[],
-    deadlineAt: number,
-  ): Promise<SettleResult[]> {
-    try {
-      while (results.length < items.length) {
-        results.push(...(await this.#settleStep(items.slice(results.length), deadlineAt)));
-      }
-      return results;
-    } catch (cause) {
-      if (!results.some(({ outcome }) => outcome === 'done' || outcome === 'dead-lettered')) throw cause;
-      throw new QuaysideError('outcome-unknown', 'Only some of the items were certainly settled.', { cause });
-    }
-  }
-
-  /** Returns the results of the first items, as many as the worker settles in one step. */
-  #settleStep(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
-    return this.#client.call(
-      (bodies) => this.#settleCall(items, bodies),
-      (results) => readSettled(results),
-      null,
-      deadlineAt,
+        : this.#client.runSteps(() => settleRest(items, results, step)),
     );
   }
 

@@ -45,8 +45,11 @@ const [HAS_TOKEN, FROM_WAITING, COUNTS_TRY, IS_MOMENT, HAS_REASON, IS_DEFAULT] =
 const ACTIONS = { finish: 'f', release: 'r', extend: 'e', 'dead-letter': 'd', move: 'm' } as const;
 const WITH_INSERTS = 't';
 
-/** Settles of one batch, in their order: see `library/settle.lua`. Null for items that must be sent again. */
-export const SETTLE: Verb<SettleCall, (SettleResult | null)[]> = {
+/**
+ * Settles of one batch, in their order: see `library/settle.lua`. Once the batch has copied as many bytes as one step may,
+ * there are no results for its other items.
+ */
+export const SETTLE: Verb<SettleCall, SettleResult[]> = {
   name: 'settle',
   encode(calls) {
     const count = calls.reduce((sum, { items }) => sum + items.length, 0);
@@ -67,21 +70,25 @@ export const SETTLE: Verb<SettleCall, (SettleResult | null)[]> = {
     return [names, target, endsLeases ? '1' : '', ...details];
   },
   decode({ text }, calls) {
-    let index = 0;
+    let at = 0;
     let momentAt = calls.reduce((sum, { items }) => sum + items.length, 0);
     return calls.map(({ items }) => {
       let isRejected = false;
       let isChanged = false;
-      const results = items.map(({ action }): SettleResult | null => {
-        const digit = text[index++] ?? 0;
-        if (digit === LATER) return null;
+      const results: SettleResult[] = [];
+      for (const [place, { action }] of items.entries()) {
+        const digit = text[at + place] ?? 0;
+        if (digit === LATER) break;
         const outcome = OUTCOMES[digit - 0x30] ?? 'not-found';
         isRejected ||= digit === NO_CAPACITY;
         isChanged ||= outcome === 'done' || outcome === 'dead-lettered';
-        if (outcome !== 'done' || action.kind !== 'extend') return SETTLED[outcome];
-        momentAt += 6;
-        return { outcome, until: text.readUIntBE(momentAt - 6, 6) };
-      });
+        if (outcome !== 'done' || action.kind !== 'extend') results.push(SETTLED[outcome]);
+        else {
+          results.push({ outcome, until: text.readUIntBE(momentAt, 6) });
+          momentAt += 6;
+        }
+      }
+      at += items.length;
       if (!isRejected) return results;
       if (!isChanged) return noNumberLeft();
       const message =
