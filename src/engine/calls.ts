@@ -210,7 +210,7 @@ export function tooManyGroups(queue: string, maxGroups: number): QuaysideError {
 }
 
 /** The error of a change that was sent and not answered. */
-export function unknownOutcome(cause: Error): QuaysideError {
+export function unknownOutcome(cause?: Error): QuaysideError {
   // Without `retryAfterMs`: clients that obey it would repeat a change that may have been made.
   const message = 'The store did not reply in time; the change may or may not have been made.';
   return new QuaysideError('outcome-unknown', message, { cause });
@@ -221,7 +221,12 @@ export function isUnknownOutcome(error: unknown): boolean {
   return error instanceof QuaysideError && error.code === 'outcome-unknown';
 }
 
+/** Whether a failed call was certainly not applied. */
+export function isUnapplied(error: unknown): boolean {
+  return error instanceof QuaysideError && error.code !== 'outcome-unknown';
+}
+
 /** The error of a call that certainly changed nothing: it was not sent, or it only reads. */
-export function unavailable(message: string, cause: Error): QuaysideError {
+export function unavailable(message: string, cause?: Error): QuaysideError {
   return new QuaysideError('storage-unavailable', message, { cause, retryAfterMs: RETRY_AFTER_MS });
 }

@@ -5,7 +5,6 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { isKeySeen } from '../../src/engine/request-keys.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 import { Batchers } from '../../src/engines/redis/batcher.ts';
-import { ExecutionError } from '../../src/engines/redis/client/executor.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
@@ -473,7 +472,7 @@ describe('A Redis list with an item that cannot be decoded', () => {
         const rejects = failure === 'is rejected';
         const mocked = t.mock.method(Batchers.prototype, 'call', function (this: Batchers, ...args: never) {
           const [, { name }] = args as Parameters<typeof call>;
-          const full = new ExecutionError('storage-full', 'It is full.');
+          const full = new QuaysideError('storage-full', 'It is full.');
           return rejects && name === 'lpush' ? Promise.reject(full) : call.apply(this, args);
         });
         const caught = rejects ? null : proxy.catch(/\r\nlpush\r\n/, 'deaf');

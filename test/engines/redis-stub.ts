@@ -1,14 +1,9 @@
-import { PendingLimit } from '../../src/engine/calls.ts';
+import { PendingLimit, unavailable, unknownOutcome } from '../../src/engine/calls.ts';
 import type { Definitions } from '../../src/engine/definitions.ts';
 import { Batchers } from '../../src/engines/redis/batcher.ts';
 import type { RedisSignaller } from '../../src/engines/redis/channels.ts';
 import type { Reply } from '../../src/engines/redis/client/connection.ts';
-import {
-  type Executed,
-  ExecutionError,
-  type Executor,
-  type RedisRequest,
-} from '../../src/engines/redis/client/executor.ts';
+import type { Executed, Executor, RedisRequest } from '../../src/engines/redis/client/executor.ts';
 import type { Master } from '../../src/engines/redis/client/master.ts';
 import type { Topology } from '../../src/engines/redis/client/topology.ts';
 import type { RedisContext } from '../../src/engines/redis/context.ts';
@@ -20,6 +15,7 @@ import type { Registry } from '../../src/engines/redis/registry.ts';
 import type { Settings } from '../../src/engines/redis/settings.ts';
 import { RedisStorage } from '../../src/engines/redis/storage.ts';
 import { Sweeper } from '../../src/engines/redis/sweeper.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
@@ -122,14 +118,14 @@ export class StubbedStorage {
       unused: async () => [],
     } as unknown as Registry;
     const namespaces = [plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
-    const unreachable = new ExecutionError('storage-unavailable', 'Unreachable.');
+    const unreachable = unavailable('Unreachable.');
     const executor = {
       library: 'test',
       pending: new PendingLimit(),
       rejection: () => (this.isReachable ? null : unreachable),
       execute: (request: RedisRequest) => ({
         done: this.#execute(request),
-        failure: () => new ExecutionError(this.unanswered, 'No reply.'),
+        failure: () => new QuaysideError(this.unanswered, 'No reply.'),
       }),
     } satisfies Partial<Record<keyof Executor, unknown>> as unknown as Executor;
     const context: RedisContext = {
@@ -183,7 +179,7 @@ export class StubbedStorage {
     const [, , key, , head, , ...rest] = args(master as unknown as Master, false);
     const verbs = rest.map(String).filter((arg) => VERBS.includes(arg));
     return new Promise((resolve, reject) => {
-      const fail = (): void => reject(new ExecutionError('outcome-unknown', 'Unknown.'));
+      const fail = (): void => reject(unknownOutcome());
       const reply = (outbox: readonly Reply[] = []): void => {
         const taken = this.#takeReady();
         const results = verbs.map((verb) =>

@@ -1,13 +1,24 @@
 import { randomBytes } from 'node:crypto';
-import { DeadlineQueue, Expiring, inTime, UNREACHABLE_MS } from '../../engine/calls.ts';
+import {
+  DeadlineQueue,
+  Expiring,
+  inTime,
+  isUnapplied,
+  isUnknownOutcome,
+  NOT_REACHABLE,
+  UNREACHABLE_MS,
+  unavailable,
+  unknownOutcome,
+} from '../../engine/calls.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
 import type { ElementId } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { CancelTimer } from '../../util/clock.ts';
+import { messageOf } from '../../util/message-of.ts';
 import type { RedisSignaller } from './channels.ts';
 import type { Arg, Command } from './client/connection.ts';
-import { type Execution, ExecutionError } from './client/executor.ts';
+import type { Execution } from './client/executor.ts';
 import type { Master } from './client/master.ts';
 import { slotOf } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
@@ -152,8 +163,7 @@ export class Batchers {
 
   /** Gives an operation of several calls the timeout of one call. @throws QuaysideError `outcome-unknown` */
   inTime<Value>(value: Promise<Value>): Promise<Value> {
-    const late = (): Error => new ExecutionError('outcome-unknown', 'Redis did not reply in time.');
-    return inTime(this.context.clock, value, late);
+    return inTime(this.context.clock, value, () => unknownOutcome());
   }
 
   /** The deadline of a call that is made now, by the monotonic clock. @param leftMs default: the timeout of a call */
@@ -231,7 +241,7 @@ export class Batchers {
 
   /** Why a call cannot succeed now; null: it may. */
   #rejection(batcher: Batcher): QuaysideError | null {
-    if (this.#isStopped) return new ExecutionError('storage-unavailable', 'The engine is stopped.');
+    if (this.#isStopped) return unavailable('The engine is stopped.');
     const rejection = this.context.executor.rejection(batcher.slot);
     // Requests name queues, so a batcher that never sent anything must not stay.
     if (rejection !== null && batcher.isUnused) this.forget(batcher);
@@ -346,11 +356,10 @@ class Batcher {
   expire(call: PendingCall): void {
     const { batch } = call;
     if (batch === null) {
-      call.reject(new ExecutionError('storage-unavailable', 'Earlier calls to the queue took too long.'));
+      call.reject(unavailable('Earlier calls to the queue took too long.'));
       while (this.#waiting[0]?.isSettled === true) this.#waiting.shift();
     } else {
-      const unsent = new ExecutionError('storage-unavailable', 'Redis cannot be reached now.');
-      const error = batch.execution?.failure() ?? unsent;
+      const error = batch.execution?.failure() ?? unavailable(NOT_REACHABLE);
       if (call.deadlineAt < batch.deadlineAt) call.reject(error);
       else this.#onError(batch, error);
     }
@@ -417,7 +426,7 @@ class Batcher {
     const { registry, topology, clock } = this.#context;
     const soon = topology.isCluster ? clock.monotonic() + UNREACHABLE_MS : Number.POSITIVE_INFINITY;
     const deadlineAt = Math.min(batch.deadlineAt, soon);
-    if (!registry.isDeclared(this.queue)) return this.#prepareUnknown(batch, deadlineAt).catch(notPrepared);
+    if (!registry.isDeclared(this.queue)) return this.#prepareUnknown(batch, deadlineAt);
     this.#tidyLater();
     registry.noteUse(this.queue);
     return this.#registerSweeps(batch, deadlineAt);
@@ -453,7 +462,7 @@ class Batcher {
       if (options.creates === true && this.#retentionMs > 0) register(this.queue, this.#retentionMs);
       for (const { queue, ms } of options.sweeps ?? []) register(queue, ms);
     }
-    return needed === null ? null : Promise.all(needed).then(() => {}, notPrepared);
+    return needed === null ? null : Promise.all(needed).then(() => {});
   }
 
   /** The commands that publish the signals of calls, one for each distinct signal. */
@@ -533,7 +542,7 @@ class Batcher {
       read = readReply(reply);
     } catch (error) {
       log.warn({ queue: queueText(this.queue), err: error }, 'a reply of Redis cannot be decoded');
-      this.#onError(batch, new ExecutionError('outcome-unknown', 'The reply of Redis cannot be decoded.'));
+      this.#onError(batch, new QuaysideError('outcome-unknown', 'The reply of Redis cannot be decoded.'));
       return;
     }
     if (settings.givenTime === null) master.noteServerTime(read.now);
@@ -621,21 +630,23 @@ class Batcher {
   #onError(batch: Batch, error: unknown): void {
     if (batch.isOver) return;
     batch.isOver = true;
-    const certain = error instanceof ExecutionError && error.certain;
+    // If the preparation failed, the batch was not sent, whatever the outcome of the preparation.
+    const isPrepared = batch.execution !== null;
+    const failure = isPrepared ? error : unavailable(messageOf(error));
     // A batch that was not executed needs no reply. But `received` must not pass an earlier unknown outcome: the server
     // would treat its reply as received and make its takes final.
-    if (certain && this.#received === batch.number - 1) this.#received = batch.number;
-    const isFull = error instanceof ExecutionError && error.code === 'storage-full';
+    if (isUnapplied(failure) && this.#received === batch.number - 1) this.#received = batch.number;
+    const isFull = failure instanceof QuaysideError && failure.code === 'storage-full';
     const now = this.#context.clock.monotonic();
     const retried = batch.calls.filter((call) => {
       const { isSettled, isRead, options, deadlineAt } = call;
       if (isSettled) return false;
       if (isFull) return options.stores !== true;
       if (deadlineAt <= now) return false;
-      if (error instanceof NotPrepared) return !this.#needsPreparation(call);
+      if (!isPrepared) return !this.#needsPreparation(call);
       return isRead && !batch.isRepeatable;
     });
-    for (const call of batch.calls) if (!retried.includes(call)) call.reject(error);
+    for (const call of batch.calls) if (!retried.includes(call)) call.reject(failure);
     if (retried.length > 0) this.#send(retried, true);
     else this.#next();
   }
@@ -775,8 +786,7 @@ function isMissingPage({ verb }: Bundle, result: Result | undefined): boolean {
 
 /** The error of a read, whose outcome is never unknown: it changed nothing. */
 function readError(error: unknown): unknown {
-  if (!(error instanceof ExecutionError) || error.certain) return error;
-  return new ExecutionError('storage-unavailable', 'Redis did not reply in time.');
+  return isUnknownOutcome(error) ? unavailable('Redis did not reply in time.') : error;
 }
 
 /** Only numbered batches have takes. */
@@ -840,14 +850,6 @@ function decode({ verb, calls }: Bundle, result: Result | undefined): Decoded {
 }
 
 const NO_SIGNALS: readonly Command[] = [];
-
-/** The preparation of a batch failed, and the batch was not sent. */
-class NotPrepared extends ExecutionError {}
-
-function notPrepared(error: unknown): never {
-  const message = error instanceof Error ? error.message : String(error);
-  throw new NotPrepared('storage-unavailable', message);
-}
 
 /** A delivery of a take whose content cannot be decoded. */
 export interface Undecodable {

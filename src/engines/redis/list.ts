@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { isUnapplied, unavailable } from '../../engine/calls.ts';
 import { insertByElementKeys } from '../../engine/request-keys.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import type { Signaller } from '../../engine/signaller.ts';
@@ -33,7 +34,6 @@ import { contradictionIn, isSameContent } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { type Batchers, single, type Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
-import { ExecutionError } from './client/executor.ts';
 import { CUT, decodeContent, elementId, encodeContent, LEFT } from './encoding.ts';
 import { type Keys, queueText } from './keys.ts';
 import type { Registry } from './registry.ts';
@@ -143,10 +143,9 @@ export class ListStorage implements Storage {
     if (!isBlocked) return taken;
     const message = 'An element at the front of the list cannot be decoded';
     if (isPutBehind) {
-      const done = 'it was put behind the others';
-      throw new QuaysideError('storage-unavailable', `${message}; ${done}.`, { retryAfterMs: 1_000 });
+      throw unavailable(`${message}; it was put behind the others.`);
     }
-    throw new ExecutionError(
+    throw new QuaysideError(
       'outcome-unknown',
       `${message}; whether it was put behind the others is unknown.`,
     );
@@ -176,7 +175,7 @@ export class ListStorage implements Storage {
       return true;
     } catch (err) {
       // If the outcome is unknown, they are not sent again: they might be stored twice.
-      const isCertain = err instanceof ExecutionError && err.certain;
+      const isCertain = isUnapplied(err);
       if (isCertain) this.#unplaced.set(text, [...(this.#unplaced.get(text) ?? []), ...damaged]);
       const fields = { queue: text, ids: damaged.map(({ id }) => id), err };
       if (isCertain)

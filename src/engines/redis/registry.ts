@@ -131,7 +131,7 @@ export class Registry {
     for (const map of this.#written) map.delete(queueText(queue));
   }
 
-  /** Registers the names of queues. @throws ExecutionError */
+  /** Registers the names of queues. @throws QuaysideError */
   async declare(queues: readonly QueueKey[], deadlineAt = this.#executor.deadline()): Promise<void> {
     if (queues.length === 0) return;
     const now = this.now();
@@ -160,7 +160,7 @@ export class Registry {
     });
   }
 
-  /** Whether the queue's name is registered. If so, its use is recorded. @throws ExecutionError */
+  /** Whether the queue's name is registered. If so, its use is recorded. @throws QuaysideError */
   async isKnown(queue: QueueKey, deadlineAt = this.#executor.deadline()): Promise<boolean> {
     const now = this.now();
     const isKnown = (await this.#use(queue.ns, [queue.name], false, deadlineAt)) === 1;
@@ -176,7 +176,7 @@ export class Registry {
     return this.#executor.call('use', [this.#keys.names(ns)], args, { deadlineAt });
   }
 
-  /** Up to `limit` names that were not used for `ageMs`. @throws ExecutionError */
+  /** Up to `limit` names that were not used for `ageMs`. @throws QuaysideError */
   async unused(ns: string, ageMs: number, limit: number): Promise<UnusedName[]> {
     const key = this.#keys.names(ns);
     const args = [key, '-inf', this.now() - ageMs, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES'];
@@ -189,7 +189,7 @@ export class Registry {
 
   /**
    * Deletes a queue; returns false if anything is stored in it, or it has declared options.
-   * @throws ExecutionError
+   * @throws QuaysideError
    */
   forget(queue: QueueKey): Promise<boolean> {
     return this.#delete(queue, true);
@@ -197,7 +197,7 @@ export class Registry {
 
   /**
    * Deletes a queue, and then its name unless it was used since; returns false if it has deliveries. A later call that
-   * stores something creates the queue again and registers its name. @throws ExecutionError
+   * stores something creates the queue again and registers its name. @throws QuaysideError
    */
   async drop(queue: QueueKey): Promise<boolean> {
     const { ns, name } = queue;
@@ -219,7 +219,7 @@ export class Registry {
     return (await this.#executor.call('drop', keys, [onlyUnused ? 1 : '', this.#dedupWindowMs])) === 1;
   }
 
-  /** Removes a name, or with `keepMs` adds this to its last use, unless it was used since. @throws ExecutionError */
+  /** Removes a name, or with `keepMs` adds this to its last use, unless it was used since. @throws QuaysideError */
   async unname(ns: string, { name, usedAt }: UnusedName, keepMs: number | null): Promise<void> {
     const newUse = keepMs === null ? '' : usedAt + keepMs;
     await this.#executor.call('unname', [this.#keys.names(ns)], [name, usedAt, newUse]);
@@ -230,7 +230,7 @@ export class Registry {
     return moment !== undefined && moment <= now + CLOCK_TOLERANCE_MS && now < moment + ms;
   }
 
-  /** @throws ExecutionError */
+  /** @throws QuaysideError */
   async names(ns: string): Promise<string[]> {
     const key = this.#keys.names(ns);
     const reply = await this.#executor.read(key, 'ZRANGE', [key, 0, -1]);
@@ -239,7 +239,7 @@ export class Registry {
 
   /**
    * How much the queues of a namespace store. Bytes are measured, because a stored counter could drift: see
-   * `library/queue.lua` and `library/list.lua`. @throws ExecutionError
+   * `library/queue.lua` and `library/list.lua`. @throws QuaysideError
    */
   async usage(ns: string, needsBytes: boolean): Promise<Usage> {
     const names = await this.names(ns);
@@ -268,7 +268,7 @@ export class Registry {
     return { elements, bytes: needsBytes ? bytes : null };
   }
 
-  /** Ensures that the queue is swept within `ms`. Null if an entry does so already. @throws ExecutionError */
+  /** Ensures that the queue is swept within `ms`. Null if an entry does so already. @throws QuaysideError */
   requireSweep(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
     const now = this.now();
     const text = queueText(queue);
@@ -300,7 +300,7 @@ export class Registry {
 
   /**
    * Up to `limit` entries between two moments, the earliest first, after the first `skipped`.
-   * @throws ExecutionError
+   * @throws QuaysideError
    */
   async entries(
     list: SweepList,
@@ -315,14 +315,14 @@ export class Registry {
     return Array.isArray(reply) ? reply.map((member) => readEntry(asString(member))) : [];
   }
 
-  /** @throws ExecutionError */
+  /** @throws QuaysideError */
   async remove(list: SweepList, entries: readonly SweepEntry[]): Promise<void> {
     if (entries.length === 0) return;
     const key = this.#keys[list];
     await this.#executor.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
   }
 
-  /** The moment is part of the member, so a queue may have several entries. @throws ExecutionError */
+  /** The moment is part of the member, so a queue may have several entries. @throws QuaysideError */
   async #add(
     list: SweepList,
     queue: QueueKey,

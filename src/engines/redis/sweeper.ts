@@ -66,7 +66,7 @@ export class Sweeper {
     return this.#batchers.call(queue, SWEEP, this.#context.dedupWindowMs);
   }
 
-  /** See `Storage.sweep`. @throws ExecutionError */
+  /** See `Storage.sweep`. @throws QuaysideError */
   async sweep(): Promise<SweepResult> {
     const now = this.#registry.now();
     const [due, tidy] = await Promise.all([this.#dueEntries('due', now), this.#dueEntries('tidy', now)]);

@@ -1,4 +1,4 @@
-import { CALL_TIMEOUT_MS, inTime, PendingLimit } from '../../../engine/calls.ts';
+import { CALL_TIMEOUT_MS, inTime, PendingLimit, unavailable } from '../../../engine/calls.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { Clock } from '../../../util/clock.ts';
 import type { RedisContext } from '../context.ts';
@@ -24,17 +24,6 @@ export interface RedisRequest {
 export interface Executed {
   readonly reply: Reply;
   readonly master: Master;
-}
-
-/** A request that failed. */
-export class ExecutionError extends QuaysideError {
-  /** Whether it is certain that nothing was changed. */
-  readonly certain: boolean;
-
-  constructor(code: 'storage-unavailable' | 'storage-full' | 'outcome-unknown', message: string) {
-    super(code, message, code === 'storage-unavailable' ? { retryAfterMs: 1_000 } : {});
-    this.certain = code !== 'outcome-unknown';
-  }
 }
 
 const FIRST_PAUSE_MS = 10;
@@ -77,12 +66,12 @@ export class Executor {
     return this.pending.rejection(master?.downMs ?? 0, master?.lastError ?? null);
   }
 
-  /** Executes a command on one key that changes nothing. @throws ExecutionError */
+  /** Executes a command on one key that changes nothing. @throws QuaysideError */
   read(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
     return this.#command(key, name, args, { writes: false, repeatable: true, deadlineAt });
   }
 
-  /** Executes a command on one key that changes something, and may be executed twice. @throws ExecutionError */
+  /** Executes a command on one key that changes something, and may be executed twice. @throws QuaysideError */
   write(key: string, name: string, args: readonly Arg[]): Promise<Reply> {
     return this.#command(key, name, args, { writes: true, repeatable: true, deadlineAt: this.deadline() });
   }
@@ -92,7 +81,7 @@ export class Executor {
    * @param name the end of the function's name
    * @param keys all in one slot
    * @param options.repeatable if false, it is never sent twice, and without a reply its outcome is unknown
-   * @throws ExecutionError
+   * @throws QuaysideError
    */
   call(
     name: string,
@@ -131,7 +120,7 @@ export class Executor {
     return reply;
   }
 
-  /** @throws ExecutionError */
+  /** @throws QuaysideError */
   async #attempt(execution: Execution): Promise<Executed> {
     const { topology } = this.#context;
     const { slot, name, args, writes, followers = [] } = execution.request;
@@ -158,14 +147,14 @@ export class Executor {
 
   /**
    * Handles a failed attempt. Resolves with whether the next one follows without a pause.
-   * @throws ExecutionError if there must be none
+   * @throws QuaysideError if there must be none
    */
   async #handleFailure(execution: Execution, master: Master, error: unknown): Promise<boolean> {
     const { writes, repeatable } = execution.request;
     if (error instanceof ReplyError) return this.#handleErrorReply(execution, master, error.message);
     if (error instanceof NotReplicated) {
       const hint = 'If its master has too few replicas, connect more, or set a lower wait.';
-      throw new ExecutionError(
+      throw new QuaysideError(
         'outcome-unknown',
         `The change on ${this.#context.settings.maskedUrl} did not reach enough replicas in time, so a failover may undo it. ${hint}`,
       );
@@ -214,7 +203,7 @@ export class Executor {
         // full server executes, others until there is memory again. Without pauses, those made 8,000 attempts per
         // second.
         if (execution.mayBeDone) return false;
-        throw new ExecutionError('storage-full', `${maskedUrl} is out of memory.`);
+        throw new QuaysideError('storage-full', `${maskedUrl} is out of memory.`);
       case 'NOAUTH':
       case 'WRONGPASS':
       case 'NOPERM':
@@ -233,7 +222,7 @@ export class Executor {
     // `STALE` does not occur here: the library returns it for calls that were given up, which are not attempted again.
     log.warn({ engine: maskedUrl, reply: message }, 'Redis replied with an unexpected error');
     const outcome = 'replied with an unexpected error; whether the call was executed is unknown';
-    throw new ExecutionError('outcome-unknown', `${maskedUrl} ${outcome}.`);
+    throw new QuaysideError('outcome-unknown', `${maskedUrl} ${outcome}.`);
   }
 
   /** A short pause, ended early by a change of the topology. */
@@ -261,7 +250,7 @@ interface FunctionOptions {
 
 /** One request, and the state of its attempts. */
 export class Execution {
-  /** @throws ExecutionError */
+  /** @throws QuaysideError */
   readonly done: Promise<Executed>;
   readonly request: RedisRequest;
   /** An attempt may have been executed, although there was no reply. */
@@ -304,14 +293,10 @@ export class Execution {
   }
 
   /** The error of a request that is given up now. */
-  failure(): ExecutionError {
-    if (!this.mayBeDone && !this.isWriteInFlight) {
-      return new ExecutionError(
-        'storage-unavailable',
-        `${this.#maskedUrl} cannot be used now: ${this.reason}.`,
-      );
-    }
-    return new ExecutionError(
+  failure(): QuaysideError {
+    if (!this.mayBeDone && !this.isWriteInFlight)
+      return unavailable(`${this.#maskedUrl} cannot be used now: ${this.reason}.`);
+    return new QuaysideError(
       'outcome-unknown',
       `${this.#maskedUrl} did not reply in time; whether the call was executed is unknown.`,
     );
