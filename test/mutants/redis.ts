@@ -425,7 +425,13 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'settlements that a function call left over are not made',
     suite: 'redis upkeep',
-    edits: [inRedis('storage.ts', 'if (!results.includes(null)) return', 'return')],
+    edits: [
+      inRedis(
+        'storage.ts',
+        'results.length === items.length ? results : settleRest(items, results, step)',
+        'results',
+      ),
+    ],
   },
   {
     name: 'an expiring element with many groups counts as one',

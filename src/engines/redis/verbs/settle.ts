@@ -46,7 +46,7 @@ const ACTIONS = { finish: 'f', release: 'r', extend: 'e', 'dead-letter': 'd', mo
 const WITH_INSERTS = 't';
 
 /**
- * Settles of one batch, in their order: see `library/settle.lua`. Once the batch has copied as many bytes as one step may,
+ * Settles of one batch, in their order: see `library/settle.lua`. Once the batch has copied as many bytes as it may,
  * there are no results for its other items.
  */
 export const SETTLE: Verb<SettleCall, SettleResult[]> = {
