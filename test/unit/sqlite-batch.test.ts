@@ -270,6 +270,33 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(queues.find(expired)?.subscriptions.get('')?.ready, 0);
   });
 
+  it('purges a stream without reading the groups again that earlier steps emptied', (t) => {
+    const { store, run } = openStore();
+    const { queues, rows, ids } = store;
+    const element = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
+    const queue = queues.use(QUEUE, 1);
+    store.begin(true);
+    for (let i = 0; i < 300; i++) {
+      const elements = Array(20).fill({ ...element, body: new Uint8Array(0) });
+      rows.addPlain(queues.subscription(queue, `g${i}`), ids.issue(20), elements, 1);
+    }
+    store.commit();
+    const { all } = StatementSync.prototype;
+    let reads = 0;
+    t.mock.method(
+      StatementSync.prototype,
+      'all',
+      function (this: StatementSync, ...args: Parameters<typeof all>) {
+        reads += 1;
+        return all.apply(this, args);
+      },
+    );
+    const step = (): unknown => run([['purge', QUEUE, null]])[0]?.results[0];
+    for (let i = 0; i < 3; i++) assert.deepEqual(step(), { removed: 2000, isDone: false });
+    assert.deepEqual(step(), { removed: 0, isDone: true });
+    assert.ok(reads <= 3 * 300, `${reads} reads of 300 groups in 3 states`);
+  });
+
   it('purges about 128 MiB of large bodies in a step, since each of their pages takes time', () => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;

@@ -1,6 +1,7 @@
 import type { PurgeStep } from '../../../engine/storage.ts';
 import { DELIVERY_STATES } from '../../../model/element.ts';
 import type { QueueName } from '../protocol.ts';
+import { deliveriesOf } from './queues.ts';
 import type { Store } from './store.ts';
 
 /** Deliveries that one step of a purge removes, at most: 10 ms. */
@@ -20,6 +21,8 @@ export function purge(store: Store, name: QueueName, requested: readonly string[
   const maxFreePages = store.freePages() + MAX_PURGED_PAGES;
   let removed = 0;
   for (const subscription of queues.find(name)?.subscriptions.values() ?? []) {
+    // A stream may have a thousand groups, of which earlier steps have emptied most.
+    if (deliveriesOf(subscription) === 0) continue;
     for (const state of states) {
       const found = rows.inState(subscription, state, now, MAX_PURGED_PER_STEP - removed);
       for (let from = 0; from < found.length; from += PURGED_PER_PAGE_CHECK) {
