@@ -1,7 +1,7 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Delivery, NewElement } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
-import { headersAt } from '../model/json-headers.ts';
+import { contentHeaderAt, headersAt } from '../model/json-headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { WellFormed } from '../model/members.ts';
 import { ExchangeDeclaration, type ExchangeTrial, STRICT, type TriedDestination } from '../model/records.ts';
@@ -50,8 +50,8 @@ export async function dryRun(
   const { contentType, contentEncoding } = sample;
   const saw = {
     payload: payloadName(contentType, contentEncoding),
-    content_type: contentType ?? 'application/octet-stream',
-    content_encoding: contentEncoding,
+    content_type: textOf(contentType ?? 'application/octet-stream'),
+    content_encoding: contentEncoding && textOf(contentEncoding),
   };
   const untouched = { saw, dst: [], strays_to: null, overrun: null, logs: [], selector_ms: 0 };
   const { hops, copies } = historyOf(sample);
@@ -99,8 +99,7 @@ function verdictRecord(
 ): Omit<TriedDestination, 'q' | 'ns' | 'logs'> {
   const hdrs: Record<string, string> = Object.create(null) as Record<string, string>;
   for (let i = 0; i < headers.length; i += 2) {
-    const value = headers[i + 1] ?? '';
-    hdrs[headers[i] ?? ''] = fromByteString(value) ?? value;
+    hdrs[headers[i] ?? ''] = textOf(headers[i + 1] ?? '');
   }
   const shown = body.subarray(0, shownBytes);
   const text = decode(shown, shown.length < body.length);
@@ -117,6 +116,11 @@ function verdictRecord(
     payload_encoding: text === null ? 'base64' : 'text',
     payload_bytes: body.length,
   };
+}
+
+/** A header's value as text; the value itself if it is not UTF-8. */
+function textOf(value: string): string {
+  return fromByteString(value) ?? value;
 }
 
 /** Returns null if the bytes are not UTF-8. @param isCut whether to leave out an incomplete last character */
@@ -155,7 +159,7 @@ export const ExchangeTrialRequest = namedObject(
   'ExchangeTrialRequest',
   {
     msg: Type.Optional(SampleMessage),
-    content_type: Type.Optional(Type.String()),
+    content_type: Type.Optional(WellFormed),
     declaration: Type.Optional(ExchangeDeclaration),
   },
   STRICT,
@@ -168,10 +172,11 @@ export function toSample(
 ): Sample {
   const { id = 'sample', payload = '', hdrs = {}, tries = 0, mature } = msg;
   const isText = typeof payload === 'string';
+  const defaultType = isText ? 'text/plain; charset=utf-8' : 'application/json';
   return {
     id,
     body: Buffer.from(isText ? payload : serialize(payload)),
-    contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
+    contentType: contentHeaderAt('content_type', 'content-type', content_type ?? defaultType),
     contentEncoding: null,
     headers: headersAt('msg.hdrs', hdrs, SERVICE_HEADERS),
     tries,

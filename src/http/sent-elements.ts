@@ -1,8 +1,8 @@
 import { isAscii, isUtf8 } from 'node:buffer';
 import { DELIVERY_STATES, type ElementContent, type GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
-import { headersAt } from '../model/json-headers.ts';
+import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { contentHeaderAt, headersAt } from '../model/json-headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { memberPath, parse, WellFormed, wrongMember } from '../model/members.ts';
 import { Group } from '../model/names.ts';
@@ -449,8 +449,9 @@ function readLineElement(line: string): GivenElement {
   checkPrefix(members.headers);
   return {
     body: bodyOf(members, line, BODIES),
-    contentType: contentHeader('content-type', contentType) ?? (json === undefined ? null : JSON_TYPE),
-    contentEncoding: contentHeader('content-encoding', members.contentEncoding),
+    contentType:
+      contentHeaderAt('contentType', 'content-type', contentType) ?? (json === undefined ? null : JSON_TYPE),
+    contentEncoding: contentHeaderAt('contentEncoding', 'content-encoding', members.contentEncoding),
     headers: headersAt('headers', members.headers),
     matureAt: mature == null ? null : toMs(mature),
     delayMs: delay == null ? null : toMs(delay),
@@ -472,8 +473,8 @@ function readExportedLine(line: string): ExportedElement {
     id,
     group: group?.trim() ?? null,
     body: bodyOf(members, line, EXPORTED_BODIES),
-    contentType: contentHeader('content-type', contentType),
-    contentEncoding: contentHeader('content-encoding', contentEncoding),
+    contentType: contentHeaderAt('contentType', 'content-type', contentType),
+    contentEncoding: contentHeaderAt('contentEncoding', 'content-encoding', contentEncoding),
     headers: headersAt('headers', members.headers, SERVICE_HEADERS),
     matureAt: toMs(members.mature),
     tries: members.tries ?? 0,
@@ -510,10 +511,6 @@ function bodyOf({ json, text, base64 }: LineBody, line: string, allowed: readonl
 }
 
 type LineBody = Pick<Static<typeof ElementLine>, 'json' | 'text' | 'base64'>;
-
-function contentHeader(name: 'content-type' | 'content-encoding', value: string | null | undefined) {
-  return value == null ? null : checkContentHeader(name, toByteString(value));
-}
 
 /** Rejects headers of a new element that are written as on HTTP. Stored ones may have such a name. */
 function checkPrefix(headers: Readonly<Record<string, string>> | null | undefined): void {

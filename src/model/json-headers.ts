@@ -1,8 +1,8 @@
 import { toByteString } from '../util/byte-string.ts';
 import { type ElementHeaders, NO_HEADERS } from './element.ts';
 import { invalidParameter, QuaysideError } from './errors.ts';
-import { checkHeaders } from './headers.ts';
-import { memberPath } from './members.ts';
+import { checkContentHeader, checkHeaders, headerParameter } from './headers.ts';
+import { atMember, memberPath } from './members.ts';
 
 /**
  * Returns element headers that are given as a JSON object.
@@ -27,19 +27,39 @@ export function headersAt(
     seen.add(lower);
     flat.push(lower, toByteString(headers[name] ?? ''));
   }
-  return checkHeadersAt(path, flat, exempt);
+  return checkHeadersAt(path, flat, Object.keys(headers), exempt);
 }
 
-/** As `checkHeaders`, for headers that are members of a JSON object: its errors have the path of the header. */
+/**
+ * As `checkHeaders`, for headers that are members of a JSON object: its errors have the path of the header.
+ * @param spellings the names as they are in the object
+ */
 export function checkHeadersAt(
   path: string,
   flat: readonly string[],
+  spellings: readonly string[],
   exempt?: ReadonlySet<string>,
 ): ElementHeaders {
   try {
     return checkHeaders(flat, exempt);
   } catch (error) {
-    if (!(error instanceof QuaysideError) || error.details.parameter === undefined) throw error;
-    throw error.with({ parameter: memberPath(path, error.details.parameter) });
+    if (!(error instanceof QuaysideError)) throw error;
+    const { parameter } = error.details;
+    if (parameter === undefined) throw error;
+    const name = spellings.find((spelling) => headerParameter(spelling.toLowerCase()) === parameter);
+    throw error.with({ parameter: memberPath(path, headerParameter(name ?? parameter)) });
   }
+}
+
+/**
+ * The content type or encoding that is given as a member of a JSON object; null if there is none or an empty one.
+ * @throws QuaysideError `invalid-header` with the path of the member
+ */
+export function contentHeaderAt(
+  path: string,
+  name: 'content-type' | 'content-encoding',
+  value: string | null | undefined,
+): string | null {
+  if (value == null) return null;
+  return atMember(path, () => checkContentHeader(name, toByteString(value)));
 }

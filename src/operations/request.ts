@@ -185,18 +185,20 @@ function toChange({ headers = {}, tries = null }: NonNullable<OperationDeclarati
     const name = spelling.toLowerCase();
     if (seen.has(name)) throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
     seen.add(name);
-    if (text === null) removed.push(toByteString(name));
+    if (text === null) removed.push(name);
     else if (SERVICE_HEADERS.has(name)) {
       throw invalidParameter(
         path,
         `${path} is a header that the service writes. It can only be removed, with null.`,
       );
-    } else written.push(toByteString(name), toByteString(text));
+    } else written.push(name, toByteString(text));
   }
-  checkHeadersAt('set.headers', written);
+  const spellings = Object.keys(headers);
+  checkHeadersAt('set.headers', written, spellings);
   checkHeadersAt(
     'set.headers',
     removed.flatMap((name) => [name, '']),
+    spellings,
   );
   if (entries.length === 0 && tries === null) {
     throw invalidParameter('set', 'set changes nothing. Give headers, tries, or both.');

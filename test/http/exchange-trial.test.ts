@@ -82,6 +82,25 @@ describe('POST /x/:id/test', () => {
     assert.equal(one?.payload_bytes, 1_000_000);
   });
 
+  it('accepts only a content type that an insert accepts, and shows it as it was given', async () => {
+    const x = fresh();
+    await x.create();
+    const attempt = (content_type: string) =>
+      x.client.request('POST', `/x/${x.id}/test`, { body: JSON.stringify({ content_type }) });
+    for (const bad of ['a\n', 'x'.repeat(256), ' ', '\ud800']) {
+      const answer = await attempt(bad);
+      assert.equal(answer.status, 400, JSON.stringify(bad));
+      assert.equal(jsonOf<{ parameter: string }>(answer).parameter, 'content_type');
+    }
+    for (const [given, shown] of [
+      ['text/z\u00fcrich', 'text/z\u00fcrich'],
+      ['', 'application/octet-stream'],
+    ] as const) {
+      const { saw } = jsonOf<{ saw: { content_type: string } }>(await attempt(given));
+      assert.equal(saw.content_type, shown);
+    }
+  });
+
   it('returns the headers of the copy as they would be stored, non-ASCII and the hop count included', async () => {
     const x = fresh();
     const selector = 'env => { env.msg.hdrs.price = "5 \u20ac"; return env.msg.hdrs.city === "Z\u00fcrich" }';
