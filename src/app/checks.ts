@@ -1,5 +1,5 @@
 import { X509Certificate } from 'node:crypto';
-import { accessSync, constants, existsSync, readFileSync, type Stats, statSync } from 'node:fs';
+import { readFileSync, type Stats, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
@@ -59,24 +59,6 @@ export function modeFindings({ dataDir }: Config): Finding[] {
   const found = [...warning(dataDir, '700'), ...files];
   if (found.length > 0) return found;
   return [{ level: 'ok', check, message: `only its user may use ${dataDir}`, hint: null }];
-}
-
-/** Whether this user may use a SQLite file, its log and its folder, or create them; null if so. */
-export function accessFinding(check: string, file: string): Finding | null {
-  let folder = dirname(file);
-  while (!existsSync(folder) && dirname(folder) !== folder) folder = dirname(folder);
-  const { R_OK, W_OK, X_OK } = constants;
-  for (const path of [folder, file, `${file}-wal`]) {
-    try {
-      accessSync(path, path === folder ? W_OK | X_OK : R_OK | W_OK);
-    } catch (error) {
-      const { code } = error as NodeJS.ErrnoException;
-      if (code === 'ENOENT') continue;
-      const message = `${path} may not be ${path === folder ? 'written to' : 'read and written'} by this user (${code})`;
-      return { level: 'error', check, message, hint: 'give it to the user that runs the server' };
-    }
-  }
-  return null;
 }
 
 /**

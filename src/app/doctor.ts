@@ -5,11 +5,12 @@ import { ConfigError } from '../config/errors.ts';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Engine, Finding } from '../engine/engine.ts';
 import { fileOf } from '../engines/sqlite/settings.ts';
+import { checkAccess } from '../engines/sqlite/worker/open.ts';
 import { checkDeclaration, NODE } from '../exchange/declaration.ts';
 import { makeSandbox } from '../sandbox/sandbox.ts';
 import { systemClock } from '../util/clock.ts';
 import { maskUrl } from '../util/mask.ts';
-import { accessFinding, checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
+import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
 import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
 import { ConfiguredServer } from './configured-server.ts';
 import { loadEngines, problemOf } from './engines.ts';
@@ -156,8 +157,8 @@ async function findingsOfEngine(engine: Engine, dataDir: string): Promise<readon
   const check = maskUrl(engine.url);
   try {
     if (engine.disk !== undefined) {
-      const denied = accessFinding(check, fileOf({ url: engine.url, dataDir }));
-      return [denied ?? (await engineDiskFinding(check, engine.disk))];
+      checkAccess(fileOf({ url: engine.url, dataDir }));
+      return [await engineDiskFinding(check, engine.disk)];
     }
     return (await engine.examine?.()) ?? [];
   } catch (error) {

@@ -1,4 +1,5 @@
 import { accessSync, constants, copyFileSync, existsSync, rmSync, statSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { systemClock } from '../../../util/clock.ts';
 import { createPrivateFile, widerMode } from '../../../util/files.ts';
@@ -67,19 +68,24 @@ export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
 }
 
 /**
- * SQLite reports a file that it may not write as an I/O error, like a failing disk. Files often belong to another user
- * after root has once started the server, or has copied them.
+ * Checks that this user may use the file, its log and its folder, or create them. SQLite reports a file that it may not
+ * write as an I/O error, like a failing disk. Files often belong to another user after root has once started the
+ * server, or has copied them.
  * @throws OpenError
  */
-function checkAccess(file: string): void {
-  for (const path of [file, `${file}-wal`]) {
+export function checkAccess(file: string): void {
+  let folder = dirname(file);
+  while (!existsSync(folder) && dirname(folder) !== folder) folder = dirname(folder);
+  const { R_OK, W_OK, X_OK } = constants;
+  for (const path of [folder, file, `${file}-wal`]) {
     try {
-      accessSync(path, constants.R_OK | constants.W_OK);
+      accessSync(path, path === folder ? W_OK | X_OK : R_OK | W_OK);
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       if (code === 'ENOENT') continue;
+      const use = path === folder ? 'written to' : 'read and written';
       throw new OpenError(
-        `${path} may not be read and written by this user (${code}); give it to the user that runs the server.`,
+        `${path} may not be ${use} by this user (${code}); give it to the user that runs the server.`,
       );
     }
   }
