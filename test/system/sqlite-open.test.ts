@@ -139,25 +139,18 @@ describe('Opening a SQLite file', () => {
     });
   });
 
-  it('rejects the file of another program, and leaves its tables as they are', async () => {
+  it('rejects the file of another program, and leaves it as it is', async () => {
     for (const version of [0, SCHEMA_VERSION, 7]) {
       await withFolder(async (folder) => {
         const db = new DatabaseSync(folder.file);
         db.exec(`CREATE TABLE customer (name TEXT); PRAGMA user_version = ${version}`);
         db.close();
+        const before = readFileSync(folder.file);
         await assert.rejects(
           folder.engine().start(),
           /test\.db cannot be .*it has tables of another program/,
         );
-        const again = new DatabaseSync(folder.file);
-        assert.deepEqual(
-          again
-            .prepare('SELECT name FROM sqlite_schema')
-            .all()
-            .map(({ name }) => name),
-          ['customer'],
-        );
-        again.close();
+        assert.ok(readFileSync(folder.file).equals(before));
       });
     }
   });

@@ -6,7 +6,7 @@ import { createPrivateFile, widerMode } from '../../../util/files.ts';
 import { MEMORY, type Settings, type Warn } from '../settings.ts';
 import { damageError, isBusy, OpenError, openError } from './errors.ts';
 import { findLogDamage, holdsCommits } from './log-check.ts';
-import { createSchema } from './schema.ts';
+import { createSchema, hasSchema } from './schema.ts';
 
 type OpenSettings = Pick<Settings, 'file' | 'durability' | 'cacheBytes' | 'check' | 'damagedLog'>;
 
@@ -47,7 +47,6 @@ export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
       db.exec(`
         PRAGMA locking_mode = EXCLUSIVE;
         PRAGMA auto_vacuum = INCREMENTAL;
-        PRAGMA journal_mode = WAL;
         PRAGMA synchronous = FULL;
         PRAGMA wal_autocheckpoint = 0;
         PRAGMA journal_size_limit = ${64 * 1024 * 1024};
@@ -55,7 +54,10 @@ export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
         PRAGMA temp_store = MEMORY;
         PRAGMA foreign_keys = OFF;`);
       if (file !== MEMORY) checkFile(db, file, check);
-      createSchema(db);
+      const isNew = !hasSchema(db);
+      // Not before the file of another program has been rejected: the mode is stored in the file.
+      db.exec('PRAGMA journal_mode = WAL');
+      if (isNew) createSchema(db);
       if (file !== MEMORY) warnOfWiderModes(file, warn);
       return db;
     } catch (error) {

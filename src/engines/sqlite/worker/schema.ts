@@ -145,9 +145,8 @@ export function hasSchema(db: DatabaseSync): boolean {
   );
 }
 
-/** Creates the tables of a new file. @throws as {@link hasSchema} */
+/** Creates the tables of a new file. */
 export function createSchema(db: DatabaseSync): void {
-  if (hasSchema(db)) return;
   db.exec(`BEGIN IMMEDIATE; ${SCHEMA}; PRAGMA user_version = ${SCHEMA_VERSION}; COMMIT`);
 }
 
