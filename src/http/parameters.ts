@@ -71,29 +71,20 @@ export function wholeNumber<T>(
 }
 
 /** Seconds with or without a fraction, read as milliseconds; `fallback` (ms) if not given. */
-export function seconds<T>(description: string, maxMs: number, fallback: T): QueryParameter<number | T> {
+export function seconds<T>(
+  description: string,
+  { fromMs = 0, toMs }: { readonly fromMs?: number; readonly toMs: number },
+  fallback: T,
+): QueryParameter<number | T> {
+  const [minimum, maximum] = [fromMs / 1000, toMs / 1000];
   return {
     description,
-    schema: Type.Number({ minimum: 0, maximum: maxMs / 1000, ...defaultKeyword(fallback) }),
+    schema: Type.Number({ minimum, maximum, ...defaultKeyword(fallback) }),
     fallback,
     read(name, value) {
       const ms = millisecondsOf(value);
-      if (ms <= maxMs) return ms;
-      throw wrongValue(name, value, `seconds from 0 to ${maxMs / 1000}, fractions allowed`);
-    },
-  };
-}
-
-/** A duration in seconds, more than 0, read as milliseconds; null if not given. */
-export function duration(description: string, maxMs: number): QueryParameter<number | null> {
-  return {
-    description,
-    schema: Type.Number({ minimum: 0.001, maximum: maxMs / 1000 }),
-    fallback: null,
-    read(name, value) {
-      const ms = millisecondsOf(value);
-      if (ms > 0 && ms <= maxMs) return ms;
-      throw wrongValue(name, value, `seconds from 0.001 to ${maxMs / 1000}, fractions allowed`);
+      if (ms >= fromMs && ms <= toMs) return ms;
+      throw wrongValue(name, value, `seconds from ${minimum} to ${maximum}, fractions allowed`);
     },
   };
 }

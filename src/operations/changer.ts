@@ -149,7 +149,7 @@ export class ElementChanger {
     const waiting = (action: SettleAction, to: Queue | null = null): PlannedChange => ({
       delivery,
       to,
-      item: { queue: source.key, id: delivery.id, group, from: 'waiting', token: null, action },
+      item: waitingItem(source, delivery.id, group, action),
     });
     switch (request.action) {
       case 'delete':
@@ -388,11 +388,7 @@ export class ElementChanger {
     const { target } = this.#options.queues;
     if (transit === null || target === null) return;
     const group = this.#groupsIn(transit)[0] ?? '';
-    for (
-      let found = await waitingIn(transit, group);
-      found.length > 0;
-      found = await waitingIn(transit, group)
-    ) {
+    for await (const found of pagesToEmpty(transit, group)) {
       for (const chunk of chunksOf(found)) await this.#deliver(transit, target, group, chunk);
     }
     this.#mayHaveArrived = false;
@@ -436,11 +432,7 @@ export class ElementChanger {
       tries: null,
       headers: WITHOUT_TRANSIT_HEADER,
     };
-    for (
-      let found = await waitingIn(transit, group);
-      found.length > 0;
-      found = await waitingIn(transit, group)
-    ) {
+    for await (const found of pagesToEmpty(transit, group)) {
       const arrived = this.#mayHaveArrived ? await this.#arrivedOf(found, target) : NONE;
       await storage.settle(
         found.map(({ id }) => waitingItem(transit, id, group, arrived.has(id) ? FINISH : back)),
@@ -499,15 +491,19 @@ function waitingItem(queue: Queue, id: ElementId, group: GroupName, action: Sett
   return { queue: queue.key, id, group, from: 'waiting', token: null, action };
 }
 
-async function waitingIn(queue: Queue, group: GroupName): Promise<ScannedDelivery[]> {
-  const { deliveries } = await queue.namespace.storage.scan(queue.key, {
-    group,
-    states: WAITING_STATES,
-    after: null,
-    limit: TRANSIT_PAGE,
-    bodies: false,
-  });
-  return deliveries;
+/** The first waiting elements of a queue, again and again until there are none: the caller removes each page. */
+async function* pagesToEmpty(queue: Queue, group: GroupName): AsyncGenerator<readonly ScannedDelivery[]> {
+  for (;;) {
+    const { deliveries } = await queue.namespace.storage.scan(queue.key, {
+      group,
+      states: WAITING_STATES,
+      after: null,
+      limit: TRANSIT_PAGE,
+      bodies: false,
+    });
+    if (deliveries.length === 0) return;
+    yield deliveries;
+  }
 }
 
 /** Returns why another engine's namespace cannot store an element; null if it can. */

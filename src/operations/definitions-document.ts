@@ -1,4 +1,5 @@
 import type { Broker } from '../broker/broker.ts';
+import type { Queue } from '../broker/queue.ts';
 import { checkDeadLetterQueue, checkOptions, showOptions, toOptions } from '../broker/queue-options.ts';
 import {
   type Caller,
@@ -66,30 +67,26 @@ export const Definitions = namedObject(
 /** A definition of the document. */
 export const Definition = Type.Union([DocumentExchangeSchema, DocumentQueueSchema]);
 
-/** A difference between the present and the wanted definitions. Null: not defined. */
-export type DocumentChange =
-  | {
-      readonly kind: 'exchange';
-      readonly id: string;
-      readonly before: DocumentExchange | null;
-      readonly after: DocumentExchange | null;
-    }
-  | {
-      readonly kind: 'queue';
-      readonly ns: string;
-      readonly queue: string;
-      readonly before: DocumentQueue | null;
-      readonly after: DocumentQueue | null;
-    };
-
-/** The error of a change that could not be applied. */
-interface ChangeError {
-  readonly code: string;
-  readonly message: string;
+interface ExchangeChange {
+  readonly kind: 'exchange';
+  readonly id: string;
+  readonly before: DocumentExchange | null;
+  readonly after: DocumentExchange | null;
 }
 
-/** The result of applying a change. */
-export type ChangeOutcome = 'done' | ChangeError;
+interface QueueChange {
+  readonly kind: 'queue';
+  readonly ns: string;
+  readonly queue: string;
+  readonly before: DocumentQueue | null;
+  readonly after: DocumentQueue | null;
+}
+
+/** A difference between the present and the wanted definitions. Null: not defined. */
+type DocumentChange = ExchangeChange | QueueChange;
+
+/** The result of applying a change: done, or why it could not be applied. */
+type ChangeOutcome = 'done' | { readonly code: string; readonly message: string };
 
 interface DefinitionsContext {
   readonly broker: Broker;
@@ -238,64 +235,38 @@ function isSame(a: unknown, b: unknown): boolean {
  * of exchanges are looked up first: after a deletion, an id may stand for another exchange.
  * @param callerNow returns the caller with their present rights, for each change; throws if they may change nothing any
  * more
+ * @param dryRun changes nothing: each change is only checked, on its own, without the effects of those before it
+ * @returns the outcome of each change; undefined: a dry run found no error
  */
 export async function applyChanges(
   changes: readonly DocumentChange[],
   { broker, exchanges }: DefinitionsContext,
   callerNow: () => Caller,
-): Promise<ChangeOutcome[]> {
+  dryRun: boolean,
+): Promise<(ChangeOutcome | undefined)[]> {
   const keys = new Map(exchanges.visible(NODE));
-  const errors = await errorsOf(changes, async (change) => {
-    const caller = callerNow();
-    if (change.kind === 'exchange') await applyToExchange(change, exchanges, caller, keys);
-    else await applyToQueue(change, broker);
-  });
-  return errors.map((error) => error ?? 'done');
-}
-
-/**
- * Returns the error of each change that `applyChanges` could not apply now, otherwise null. Changes nothing: each
- * change is checked on its own, without the effects of those before it.
- * @param callerNow as for `applyChanges`
- */
-export function checkChanges(
-  changes: readonly DocumentChange[],
-  { broker, exchanges }: DefinitionsContext,
-  callerNow: () => Caller,
-): Promise<(ChangeError | null)[]> {
-  const keys = new Map(exchanges.visible(NODE));
-  return errorsOf(changes, async (change) => {
-    const caller = callerNow();
-    if (change.kind === 'exchange') await checkExchange(change, exchanges, caller, keys);
-    else checkQueue(change, broker);
-  });
-}
-
-/** Runs each change, one after the other, and returns the QuaysideError that it threw, or null. */
-async function errorsOf(
-  changes: readonly DocumentChange[],
-  run: (change: DocumentChange) => Promise<void>,
-): Promise<(ChangeError | null)[]> {
-  const errors: (ChangeError | null)[] = [];
+  const [ofExchange, ofQueue] = dryRun ? [checkExchange, checkQueue] : [applyToExchange, applyToQueue];
+  const outcomes: (ChangeOutcome | undefined)[] = [];
   for (const change of changes) {
     try {
-      await run(change);
-      errors.push(null);
+      const caller = callerNow();
+      if (change.kind === 'queue') await ofQueue(change, broker.namespace(change.ns).queue(change.queue));
+      else await ofExchange(change, keys.get(change.id) ?? change.id, exchanges, caller);
+      outcomes.push(dryRun ? undefined : 'done');
     } catch (error) {
       if (!(error instanceof QuaysideError)) throw error;
-      errors.push({ code: error.code, message: error.message });
+      outcomes.push({ code: error.code, message: error.message });
     }
   }
-  return errors;
+  return outcomes;
 }
 
 async function applyToExchange(
-  { id, before, after }: Extract<DocumentChange, { kind: 'exchange' }>,
+  { id, before, after }: ExchangeChange,
+  key: string,
   exchanges: Exchanges,
   caller: Caller,
-  keys: ReadonlyMap<string, string>,
 ): Promise<void> {
-  const key = keys.get(id) ?? id;
   if (after === null) return exchanges.delete(key);
   const { stopped, ...declaration } = after;
   // One that is stopped before or afterwards must not forward in between.
@@ -308,26 +279,21 @@ async function applyToExchange(
 }
 
 async function checkExchange(
-  { id, before, after }: Extract<DocumentChange, { kind: 'exchange' }>,
+  { id, before, after }: ExchangeChange,
+  key: string,
   exchanges: Exchanges,
   caller: Caller,
-  keys: ReadonlyMap<string, string>,
 ): Promise<void> {
   if (after === null) return;
   const { stopped: _, ...declaration } = after;
   if (before === null) await exchanges.checkCreate(id, declaration, caller);
   else if (!sameDeclaration(before, declaration)) {
-    const change = { declaration, caller, versions: new Set([versionOf(before)]) };
-    await exchanges.checkChange(keys.get(id) ?? id, change);
+    await exchanges.checkChange(key, { declaration, caller, versions: new Set([versionOf(before)]) });
   }
 }
 
-/** Queues are created if they do not exist. */
-async function applyToQueue(
-  { ns, queue: name, before, after }: Extract<DocumentChange, { kind: 'queue' }>,
-  broker: Broker,
-): Promise<void> {
-  const queue = broker.namespace(ns).queue(name);
+/** @param queue which is created if it does not exist */
+async function applyToQueue({ before, after }: QueueChange, queue: Queue): Promise<void> {
   const [present, wanted] = [before ?? NOT_STORED, after ?? NOT_STORED];
   if (present.paused !== wanted.paused) await (wanted.paused ? queue.pause() : queue.resume());
   if (!isSame(present.options, wanted.options)) {
@@ -335,11 +301,7 @@ async function applyToQueue(
   }
 }
 
-function checkQueue(
-  { ns, queue: name, after }: Extract<DocumentChange, { kind: 'queue' }>,
-  broker: Broker,
-): void {
-  const { namespace } = broker.namespace(ns).queue(name);
+function checkQueue({ after }: QueueChange, { namespace, key }: Queue): void {
   const options = after?.options ?? null;
-  if (options !== null) checkOptions(namespace, name, toOptions(options));
+  if (options !== null) checkOptions(namespace, key.name, toOptions(options));
 }

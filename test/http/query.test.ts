@@ -15,7 +15,7 @@ import { QuaysideError } from '../../src/model/errors.ts';
 
 const reader = new QueryReader({
   to: wholeNumber<number | null>('', { from: 0, to: 1_000_000, unit: 'milliseconds' }, null),
-  delay: seconds('', 1_000_000_000, 0),
+  delay: seconds('', { toMs: 1_000_000_000 }, 0),
   mature: unixTime(''),
   reserve: flag(''),
   tid: nameOf('tid', ''),

@@ -2,7 +2,6 @@ import type { User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import {
   applyChanges,
-  checkChanges,
   Definition,
   Definitions,
   definitionChanges,
@@ -99,15 +98,11 @@ export const definitionRoutes: readonly Route[] = [
           call.renewUser();
           return call.user;
         };
-        if (dryRun) {
-          const errors = await checkChanges(changes, parts, callerNow);
-          const checked = changes.map((change, i) => ({ ...change, outcome: errors[i] ?? undefined }));
-          call.sendJson({ applied: false, changes: checked });
-          return;
-        }
-        const outcomes = await applyChanges(changes, parts, callerNow);
-        const applied = changes.map((change, i) => ({ ...change, outcome: outcomes[i] }));
-        call.sendJson({ applied: true, changes: applied });
+        const outcomes = await applyChanges(changes, parts, callerNow, dryRun);
+        call.sendJson({
+          applied: !dryRun,
+          changes: changes.map((change, i) => ({ ...change, outcome: outcomes[i] })),
+        });
       }),
   }),
 ];

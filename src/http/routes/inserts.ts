@@ -11,7 +11,7 @@ import { quote } from '../../util/quote.ts';
 import { namedObject, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { idempotencyKeyOf } from '../head.ts';
-import { duration, groups, seconds, unixTime, wholeNumber } from '../parameters.ts';
+import { groups, seconds, unixTime, wholeNumber } from '../parameters.ts';
 import { readBody, tooMany } from '../request.ts';
 import { json, type Route, route } from '../route.ts';
 import {
@@ -25,6 +25,11 @@ import {
 import { MULTIPART, NDJSON } from '../written-elements.ts';
 
 const Inserted = namedObject('Inserted', { id: Type.String() });
+
+/** The ranges of parameters. */
+const DELAY = { toMs: LIMITS.delayMs };
+const TIME_TO_LIVE = { fromMs: 1, toMs: LIMITS.delayMs };
+const TRIES = { from: 0, to: LIMITS.tries, unit: 'a count' };
 
 const REPEATED_HEADER = ['x-ks-repeated', 'true'] as const;
 const repeatedNote = (description: string) => [{ name: 'x-ks-repeated', description }];
@@ -65,16 +70,13 @@ export const insertRoutes: readonly Route[] = [
     body: 'element',
     query: {
       mature: unixTime('Not delivered before this moment: Unix time in seconds. Overrides `delay`.'),
-      delay: seconds('Not delivered before this many seconds have passed.', LIMITS.delayMs, 0),
-      ttl: duration(
+      delay: seconds('Not delivered before this many seconds have passed.', DELAY, 0),
+      ttl: seconds(
         'Seconds until the element expires: it is then no longer delivered, and goes to the dead-letter queue, if there is one.',
-        LIMITS.delayMs,
+        TIME_TO_LIVE,
+        null,
       ),
-      tries: wholeNumber(
-        'The initial count of failed tries.',
-        { from: 0, to: LIMITS.tries, unit: 'a count' },
-        0,
-      ),
+      tries: wholeNumber('The initial count of failed tries.', TRIES, 0),
       groups: groups("On a stream: the groups that may consume it; defaults to the namespace's."),
     },
     headers: [
@@ -135,13 +137,9 @@ export const insertRoutes: readonly Route[] = [
     request: ElementLine,
     query: {
       mature: unixTime('As on a single insert, for elements that give neither `mature` nor `delay`.'),
-      delay: seconds('As on a single insert, for elements that give neither.', LIMITS.delayMs, null),
-      ttl: duration('As on a single insert; applies to elements that give none.', LIMITS.delayMs),
-      tries: wholeNumber(
-        'As on a single insert; applies to elements that give none.',
-        { from: 0, to: LIMITS.tries, unit: 'a count' },
-        null,
-      ),
+      delay: seconds('As on a single insert, for elements that give neither.', DELAY, null),
+      ttl: seconds('As on a single insert; applies to elements that give none.', TIME_TO_LIVE, null),
+      tries: wholeNumber('As on a single insert; applies to elements that give none.', TRIES, null),
       groups: groups('As on a single insert; applies to elements that give none.'),
     },
     headers: [
