@@ -4,7 +4,7 @@ import type { CancelTimer } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
 import { Pause } from '../util/pause.ts';
 import type { Namespace } from './namespace.ts';
-import type { MessagePart } from './questions.ts';
+import type { MessagePart, Questions } from './questions.ts';
 import { MANY } from './wait-queue.ts';
 
 /** How a node describes itself to others. */
@@ -68,13 +68,22 @@ const ALL_SEEN_MS = 2 * PRESENCE_MS + 500;
 /** Receivers per signal. A PostgreSQL notification carries 8,000 bytes, and a message part needs most of them. */
 const MAX_RECEIVERS = 100;
 
+/** What the clusters of a node share. */
+export interface ClusterContext {
+  /** This node, as it describes itself to others. */
+  readonly self: NodeInfo;
+  readonly questions: Questions;
+  /** Called when another node appears in a namespace, or changes its configuration. */
+  readonly noteNode: (node: NodeInfo) => void;
+}
+
 /**
  * The nodes that serve one namespace, and the signals between them. Correctness does not depend on them: signals wake
  * consumers early, and the list of nodes says whom to ask and whom to wait for.
  */
 export class Cluster {
   readonly #namespace: Namespace;
-  readonly #self: NodeInfo;
+  readonly #shared: ClusterContext;
   readonly #peers = new Map<string, Peer & { readonly seenAt: number }>();
   /** How many elements became eligible on this node in this turn, by queue: one signal per queue, not per element. */
   readonly #ready = new Map<string, number>();
@@ -87,10 +96,9 @@ export class Cluster {
   #onPeer: (() => void) | null = null;
   #unsubscribe: (() => void) | null = null;
 
-  /** @param self this node, as it describes itself to others */
-  constructor(namespace: Namespace, self: NodeInfo) {
+  constructor(namespace: Namespace, shared: ClusterContext) {
     this.#namespace = namespace;
-    this.#self = self;
+    this.#shared = shared;
     this.isAlone = this.#isLocal;
   }
 
@@ -252,7 +260,7 @@ export class Cluster {
 
   #publishPresence(first: boolean): void {
     const { configured } = this.#namespace.setup;
-    this.#publish({ kind: 'node', node: this.#self, configured, first });
+    this.#publish({ kind: 'node', node: this.#shared.self, configured, first });
   }
 
   #readyContent(queue: string, count: number): Content {
@@ -269,12 +277,13 @@ export class Cluster {
   }
 
   #signal(content: Content): JsonValue {
-    return { ...content, ns: this.#namespace.name, from: this.#self.id } as unknown as JsonValue;
+    return { ...content, ns: this.#namespace.name, from: this.#shared.self.id } as unknown as JsonValue;
   }
 
   #receive(signal: Signal): void {
     const listener = this.#namespace;
-    if (signal.from === this.#self.id || signal.ns !== listener.name) return;
+    const { self, questions } = this.#shared;
+    if (signal.from === self.id || signal.ns !== listener.name) return;
     switch (signal.kind) {
       case 'ready':
         listener.onReady(signal.queue, signal.count ?? MANY);
@@ -283,7 +292,7 @@ export class Cluster {
         listener.onDeleted(signal.queue);
         break;
       case 'cancel':
-        listener.onCancel(signal.queue, signal.tid, signal.owner);
+        listener.visit(signal.queue).cancelHere(signal.tid, signal.owner);
         break;
       case 'node':
         if (!isNodeInfo(signal.node)) return;
@@ -292,10 +301,10 @@ export class Cluster {
         break;
       case 'gone':
         this.#peers.delete(signal.from);
-        listener.onGone(signal.from);
+        questions.onGone(signal.from);
         break;
       case 'message':
-        if (signal.to.includes(this.#self.id)) listener.onMessage(signal.from, signal.part);
+        if (signal.to.includes(self.id)) questions.onMessage(this, signal.from, signal.part);
         break;
     }
   }
@@ -310,7 +319,7 @@ export class Cluster {
     if (isSame) return;
     this.#logDifferences(peer);
     this.#onPeer?.();
-    this.#namespace.onPeer(peer.info);
+    this.#shared.noteNode(peer.info);
   }
 
   #forgetSilent(): void {

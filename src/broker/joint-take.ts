@@ -1,5 +1,5 @@
 import { type GroupCounts, NO_COUNTS, type Storage } from '../engine/storage.ts';
-import type { Delivery, GroupName } from '../model/element.ts';
+import { bodyBytes, type Delivery, type GroupName } from '../model/element.ts';
 import type { QuaysideError } from '../model/errors.ts';
 import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
@@ -305,7 +305,7 @@ export class JointTake implements Claim {
 
   #add(queue: Queue, deliveries: readonly Delivery[]): void {
     // A take returns its first element even if that exceeds the bytes that are left.
-    const bytes = deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
+    const bytes = bodyBytes(deliveries);
     const { maxBytes } = this.#request;
     if (this.#taken > 0 && this.#bytes + bytes > maxBytes) {
       queue.returnAllUndelivered(deliveries);

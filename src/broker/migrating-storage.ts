@@ -23,6 +23,7 @@ import {
   type Usage,
 } from '../engine/storage.ts';
 import {
+  bodyBytes,
   DELIVERY_STATES,
   type Delivery,
   type DeliveryState,
@@ -216,7 +217,7 @@ export class MigratingStorage implements Storage {
     const { deliveries } = fromOld;
     const oldDueAt = this.#byNewClock(fromOld.nextDueAt, queue);
     const taken = new Set(deliveries.map(({ id }) => id));
-    const bytesLeft = maxBytes === undefined ? undefined : maxBytes - bytesOf(deliveries);
+    const bytesLeft = maxBytes === undefined ? undefined : maxBytes - bodyBytes(deliveries);
     if (deliveries.length === count || fromOld.isCut === true || fromOld.isLeft === true) return fromOld;
     if (bytesLeft !== undefined && bytesLeft <= 0) return { deliveries, nextDueAt: TAKE_AGAIN, isLeft: true };
     let fromNew: TakeResult;
@@ -236,7 +237,7 @@ export class MigratingStorage implements Storage {
       return { deliveries, nextDueAt: TAKE_AGAIN, isLeft: true };
     }
     for (const delivery of fromNew.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
-    if (bytesLeft !== undefined && deliveries.length > 0 && bytesOf(fromNew.deliveries) > bytesLeft) {
+    if (bytesLeft !== undefined && deliveries.length > 0 && bodyBytes(fromNew.deliveries) > bytesLeft) {
       // A take may exceed `maxBytes` by its first element, which is not the first one of this call.
       const isReleased = await this.#release(this.#to, queue, fromNew.deliveries);
       if (isReleased) return { deliveries, nextDueAt: TAKE_AGAIN, isCut: true };
@@ -558,10 +559,6 @@ function readCursor(text: string | null, parts: number): PartCursor {
   return part === '' || Number(part) >= parts
     ? { part: 0, inner: null }
     : { part: Number(part), inner: inner === '' ? null : inner };
-}
-
-function bytesOf(deliveries: readonly Delivery[]): number {
-  return deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
 }
 
 function sumOf(a: GroupCounts, b: GroupCounts): GroupCounts {

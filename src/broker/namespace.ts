@@ -24,13 +24,13 @@ import type { UserLimit } from '../util/user-limit.ts';
 import { Activity } from './activity.ts';
 import type { Capabilities } from './capabilities.ts';
 import { type Capacity, namespaceCapacity, queueCapacity } from './capacity.ts';
-import { Cluster, type NodeInfo } from './cluster.ts';
+import { Cluster, type ClusterContext } from './cluster.ts';
 import type { Consumer } from './consumer.ts';
 import type { EnginePermits } from './engine-permits.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
-import type { Ask, Gathered, MessagePart, Questions } from './questions.ts';
+import type { Ask, Gathered } from './questions.ts';
 import { Queue } from './queue.ts';
 import {
   type OwnOptions,
@@ -51,18 +51,13 @@ export interface WhoWaits extends QueueKey {
 }
 
 /** The objects that all namespaces of a broker share. */
-export interface Shared {
+export interface Shared extends ClusterContext {
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly waitingLimit: UserLimit;
   readonly seriesLimit: SeriesLimit;
-  /** How this node describes itself to others. */
-  readonly self: NodeInfo;
-  readonly questions: Questions;
   readonly askWhoWaits: Ask<WhoWaits, PendingConsumer>;
-  /** Called when another node serves one of the namespaces. */
-  readonly noteNode: (node: NodeInfo) => void;
   readonly makeTid: () => string;
 }
 
@@ -190,7 +185,7 @@ export class Namespace {
       maxElements: null,
     };
     this.options = new QueueOptionsTable(defaults, setup.queues ?? []);
-    this.cluster = new Cluster(this, shared.self);
+    this.cluster = new Cluster(this, shared);
     this.#pauseFlags = this.#definitionsOf('queue', 'a pause flag', (name, definition) =>
       this.#setPaused(name, definition !== null && isPaused(definition.value)),
     );
@@ -654,25 +649,6 @@ export class Namespace {
     // A consumer that began to wait since then creates the queue again. A call that does not wait creates none.
     const consumers = [...(this.#waitQueues.get(key.name)?.values() ?? [])].flatMap((of) => of.consumers());
     if (consumers.some(({ request }) => request.timeoutMs !== 0)) this.noteUse(key);
-  }
-
-  onCancel(queue: string, tid: string, owner: string | null): void {
-    this.visit(queue).cancelHere(tid, owner);
-  }
-
-  /** Another node appeared, or changed its configuration. */
-  onPeer(node: NodeInfo): void {
-    this.#shared.noteNode(node);
-  }
-
-  /** Another node stops. */
-  onGone(node: string): void {
-    this.#shared.questions.onGone(node);
-  }
-
-  /** Handles part of a question, or of a reply, from another node. */
-  onMessage(from: string, part: MessagePart): void {
-    this.#shared.questions.onMessage(this.cluster, from, part);
   }
 
   /** A cache of this namespace's definitions of one kind, one per queue. @param what names them in the log */

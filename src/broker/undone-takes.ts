@@ -1,4 +1,4 @@
-import type { Delivery } from '../model/element.ts';
+import { bodyBytes, type Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { Retries } from '../util/retries.ts';
@@ -45,7 +45,7 @@ export class UndoneTakes {
    * @param done called when they are stored; `isLate`: not by a call in this turn of the event loop
    */
   begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {
-    const bytes = popped.reduce((sum, { body }) => sum + body.byteLength, 0);
+    const bytes = bodyBytes(popped);
     const mayRepeat = this.#bytes + bytes <= MAX_BYTES;
     this.#bytes += bytes;
     this.#count += popped.length;

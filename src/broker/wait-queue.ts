@@ -1,6 +1,6 @@
 import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
 import type { GroupCounts, TakeResult } from '../engine/storage.ts';
-import { type Delivery, type GroupName, PLAIN_GROUP } from '../model/element.ts';
+import { bodyBytes, type Delivery, type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { Backoff } from '../util/backoff.ts';
@@ -406,7 +406,7 @@ export class WaitQueue {
       }
       const { deliveries, nextDueAt, isCut = false, isLeft = false } = outcome.value;
       hasLeft ||= isCut || isLeft;
-      this.#ns.noteTaken(this.#queue.key, meanBytes(deliveries));
+      this.#ns.noteTaken(this.#queue.key, bodyBytes(deliveries) / Math.max(1, deliveries.length));
       if (take.leaseMs === null && deliveries.length > 0) this.#ns.noteRemoved(this.#queue.key);
       if (isCut) for (const consumer of take.consumers) consumer.isCut = true;
       if (deliveries.length < take.count) {
@@ -603,12 +603,6 @@ export class WaitQueue {
 function isCompatible({ request, maxBytes }: Consumer, { leaseMs, owner, user }: SharedTake): boolean {
   if (maxBytes !== null || request.leaseMs !== leaseMs) return false;
   return (leaseMs === null || request.owner === owner) && (user === undefined || request.owner === user);
-}
-
-function meanBytes(deliveries: readonly Delivery[]): number {
-  let bytes = 0;
-  for (const { body } of deliveries) bytes += body.byteLength;
-  return bytes / Math.max(1, deliveries.length);
 }
 
 /** Adds a consumer's tid to a shared take, for its reservations. */

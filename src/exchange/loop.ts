@@ -70,8 +70,8 @@ export class Loop {
   #endWait: ((batch: Delivery[]) => void) | null = null;
   /** The delay before the next batch after a failed one. */
   readonly #backoff: Backoff;
+  /** The wait after a failure, or for capacity of the window. */
   readonly #pause: Pause;
-  #onCapacity: (() => void) | null = null;
   #run: Promise<void> = Promise.resolve();
 
   constructor(exchange: Exchange, forwarder: Forwarder, { tid, window }: LoopOptions) {
@@ -108,7 +108,6 @@ export class Loop {
       if (this.#consumer !== null) this.#exchange.route.source.leave(this.#consumer);
       this.#endWait?.([]);
       this.#pause.end();
-      this.#onCapacity?.();
       // The selectors of a thousand exchanges may take longer than a shutdown is allowed to.
       this.#stopWaiting?.();
     }
@@ -118,7 +117,7 @@ export class Loop {
 
   async #loop(): Promise<void> {
     while (this.#state === 'running') {
-      if (!this.#hasCapacity()) await this.#capacity();
+      while (this.#state === 'running' && !this.#hasCapacity()) await this.#pause.wait();
       if (this.#backoff.isActive) await this.#pauseAfterFailure();
       if (this.#state !== 'running') break;
       const batch = await this.#take();
@@ -295,23 +294,13 @@ export class Loop {
     } finally {
       markSent();
       for (const { id } of batch) this.#inFlight.delete(id);
-      this.#onCapacity?.();
+      this.#pause.end();
     }
   }
 
   async #allSettled(): Promise<void> {
     await this.#decided;
     await Promise.all(this.#open);
-  }
-
-  /** Resolves when the window has capacity, or the loop is stopping. */
-  async #capacity(): Promise<void> {
-    while (this.#state === 'running' && !this.#hasCapacity()) {
-      await new Promise<void>((resolve) => {
-        this.#onCapacity = resolve;
-      });
-      this.#onCapacity = null;
-    }
   }
 
   /**

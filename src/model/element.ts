@@ -85,6 +85,13 @@ export const WAITING_STATES = ['ready', 'scheduled'] as const;
 export const DELIVERY_STATES = [...WAITING_STATES, 'reserved'] as const;
 export type DeliveryState = (typeof DELIVERY_STATES)[number];
 
+/** Bytes of all bodies together. */
+export function bodyBytes(elements: readonly Pick<ElementContent, 'body'>[]): number {
+  let bytes = 0;
+  for (const { body } of elements) bytes += body.byteLength;
+  return bytes;
+}
+
 /** Bytes of the body and the headers; header strings have one byte per character. */
 export function contentBytes({ body, headers }: Pick<ElementContent, 'body' | 'headers'>): number {
   let bytes = body.byteLength;

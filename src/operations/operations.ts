@@ -200,15 +200,12 @@ export class BulkOperations implements Service {
     if (request.to !== null) broker.namespace(request.to.ns).queue(request.to.queue);
     const hidesBodies = !caller.maySeeBodies(request.source.ns);
     await this.#checkSelector(request, queues, { payer: caller.name, hidesBodies });
-    const { id, operation } = await this.#store(definitions, caller, async () => ({
+    return this.#store(definitions, caller, 'a bulk operation starts', async () => ({
       request,
       hidesBodies,
       estimate: await estimateOf(request, queues),
       bound: Math.ceil(engineNow(queues.source.namespace, queues.source.key)) + BOUND_MS,
     }));
-    const fields = { event: 'operation', ...logged(id, operation), estimate: operation.estimate };
-    this.#options.log.info(fields, 'a bulk operation starts');
-    return id;
   }
 
   /**
@@ -224,37 +221,39 @@ export class BulkOperations implements Service {
     const target = atMember('to.ns', () => broker.namespace(request.to?.ns ?? ''));
     await checkMigration(source, target);
     this.#mustBeUnused(source.name, caller);
-    const { id, operation } = await this.#store(source.definitions, caller, async () => ({
+    return this.#store(source.definitions, caller, 'a namespace moves to another engine', async () => ({
       request,
       hidesBodies: true,
       estimate: (await source.storage.usage(source.name, false)).elements,
       bound: clock.now(),
     }));
-    const fields = { event: 'operation', ...logged(id, operation), estimate: operation.estimate };
-    this.#options.log.info(fields, 'a namespace moves to another engine');
-    return id;
   }
 
   /**
-   * Stores the new operation that `describe` returns, and runs it.
+   * Stores the new operation that `describe` returns, runs it, and returns its id.
+   * @param message for the log
    * @throws QuaysideError `overloaded`, and as `describe` and `Definitions.put`
    */
   async #store(
     definitions: Definitions,
     { name: by }: Pick<OperationCaller, 'name'>,
+    message: string,
     describe: () => Promise<Pick<StoredOperation, 'request' | 'hidesBodies' | 'estimate' | 'bound'>>,
-  ): Promise<{ readonly id: string; readonly operation: StoredOperation }> {
+  ): Promise<string> {
     const leave = this.#admit(definitions, by);
     try {
       const described = await describe();
-      const startedAt = this.#options.clock.now();
+      const { clock, log } = this.#options;
+      const startedAt = clock.now();
       const operation = { ...described, by, startedAt, isCancelled: false, end: null };
       const id = this.#newId();
       const value = operationValue(operation);
       const version = await definitions.put('operation', id, value, null);
       this.#caches.of(definitions).note(id, { key: id, value, version });
       this.#run(id, { definitions, operation }, null);
-      return { id, operation };
+      const { estimate } = operation;
+      log.info({ event: 'operation', ...logged(id, operation), estimate }, message);
+      return id;
     } finally {
       leave();
     }
@@ -297,11 +296,8 @@ export class BulkOperations implements Service {
   /** Like `list`, but each operation is a function that returns its record for a viewer. */
   async views(filter: OperationFilter, caller: OperationCaller): Promise<OperationView[]> {
     const found = [...this.#all()].filter(({ operation }) => isListed(operation, filter, caller));
-    const byId = new Map(found.map((one) => [one.id, one]));
-    const sorted = [...byId.values()].sort((a, b) => {
-      return b.operation.startedAt - a.operation.startedAt || (a.id < b.id ? 1 : -1);
-    });
-    return Promise.all(sorted.map((one) => this.#view(one.id, one)));
+    found.sort((a, b) => b.operation.startedAt - a.operation.startedAt || (a.id < b.id ? 1 : -1));
+    return Promise.all(found.map((one) => this.#view(one.id, one)));
   }
 
   /**
@@ -329,11 +325,8 @@ export class BulkOperations implements Service {
   /** For metrics: running operations by namespace and action, and elements changed by this node since its start. */
   overview(): { readonly running: OperationTotals; readonly changed: OperationTotals } {
     const running = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
-    const ids = new Set<string>();
-    for (const { id, operation } of this.#all()) {
-      if (operation.end !== null || ids.has(id)) continue;
-      ids.add(id);
-      addTo(running, operation.request, 1);
+    for (const { operation } of this.#all()) {
+      if (operation.end === null) addTo(running, operation.request, 1);
     }
     return { running: [...running.values()], changed: [...this.#changed.values()] };
   }
@@ -384,9 +377,10 @@ export class BulkOperations implements Service {
     throw missingRight(caller, 'manage', ns);
   }
 
-  /** All operations that this node knows. Those in a store that engines share occur once per engine. */
-  *#all(): Generator<KnownOperation & { readonly id: string }> {
-    for (const [definitions] of this.#caches) yield* this.#operationsOf(definitions);
+  /** All operations that this node knows, each once, although engines may share a store. */
+  #all(): Iterable<KnownOperation & { readonly id: string }> {
+    const all = [...this.#caches].flatMap(([definitions]) => this.#operationsOf(definitions));
+    return new Map(all.map((one) => [one.id, one])).values();
   }
 
   /** The known operations of one store. */
@@ -484,18 +478,9 @@ export class BulkOperations implements Service {
     const { broker, clock, random, log, searches, userNamed } = this.#options;
     const { operation, definitions } = found;
     if (this.#stopping !== null || this.#runs.has(id)) return;
+    const storeEnd = (end: OperationEnd): Promise<void> => this.#storeEnd(id, found, end);
     if (operation.request.action === 'migrate') {
-      this.#start(
-        id,
-        new MigrationRun({
-          id,
-          operation,
-          broker,
-          clock,
-          log,
-          storeEnd: (end) => this.#storeEnd(id, found, end),
-        }),
-      );
+      this.#start(id, new MigrationRun({ id, operation, broker, clock, log, storeEnd }));
       return;
     }
     let queues: OperationQueues;
@@ -508,7 +493,6 @@ export class BulkOperations implements Service {
       this.#unroutable.add(id);
       return;
     }
-    const { namespace, key } = queues.source;
     const run = new OperationRun({
       id,
       operation,
@@ -516,15 +500,14 @@ export class BulkOperations implements Service {
       definitions,
       node: this.#node,
       before,
-      now: () => engineNow(namespace, key),
       clock,
       random,
       log,
       searches,
       userNamed,
-      pages: this.#pagesOf(namespace),
+      pages: this.#pagesOf(queues.source.namespace),
       onChanged: (count) => addTo(this.#changed, operation.request, count),
-      storeEnd: (end) => this.#storeEnd(id, found, end),
+      storeEnd,
     });
     this.#start(id, run);
   }

@@ -1,19 +1,13 @@
 import type { ScannedDelivery } from '../engine/storage.ts';
 import { type DeliveryState, WAITING_STATES } from '../model/element.ts';
-import { type OperationQueues, type OperationRequest, statesOf } from './request.ts';
+import { type OperationQueues, statesOf } from './request.ts';
 import type { ElementSearch, Searches } from './search.ts';
-import { type PageCursor, type PendingElement, SELECTOR_PATH } from './stored.ts';
+import { type PageCursor, type PendingElement, SELECTOR_PATH, type StoredOperation } from './stored.ts';
 
 interface PagesOptions {
-  readonly request: OperationRequest;
+  readonly operation: StoredOperation;
   readonly queues: OperationQueues;
   readonly searches: Searches;
-  /** The user who requested the operation. It uses their share of the selector thread. */
-  readonly by: string;
-  /** Whether that user may not see bodies: their selector must not read them either. */
-  readonly hidesBodies: boolean;
-  /** Elements inserted later, by the engine's clock, are left alone. */
-  readonly bound: number;
   /** For `delay`: elements with this maturity have already been changed. */
   readonly dueAt: number;
 }
@@ -44,8 +38,9 @@ export class OperationPages {
 
   constructor(options: PagesOptions) {
     this.#options = options;
-    const states = statesOf(options.request);
-    this.#parts = options.request.where.ids === null ? states.map((state) => [state]) : [states];
+    const { request } = options.operation;
+    const states = statesOf(request);
+    this.#parts = request.where.ids === null ? states.map((state) => [state]) : [states];
   }
 
   close(): void {
@@ -69,11 +64,11 @@ export class OperationPages {
 
   /** Reads the pending elements again, without those that are gone or already changed. */
   async readAgain(pending: readonly PendingElement[]): Promise<ScannedDelivery[]> {
-    const { request, queues } = this.#options;
+    const { operation, queues } = this.#options;
     const untils = new Map(pending);
     const { deliveries } = await queues.source.namespace.storage.scan(queues.source.key, {
       group: queues.group,
-      states: request.action === 'release' ? ['reserved'] : WAITING_STATES,
+      states: operation.request.action === 'release' ? ['reserved'] : WAITING_STATES,
       ids: [...untils.keys()],
       after: null,
       limit: Math.max(1, untils.size),
@@ -89,12 +84,13 @@ export class OperationPages {
   }
 
   get #isReleasing(): boolean {
-    const { action, dryRun } = this.#options.request;
+    const { action, dryRun } = this.#options.operation.request;
     return action === 'release' && !dryRun;
   }
 
   async #searchOf(part: number): Promise<ElementSearch> {
-    const { request, queues, searches, by, hidesBodies, bound } = this.#options;
+    const { operation, queues, searches } = this.#options;
+    const { request, by, hidesBodies, bound } = operation;
     const { group, ids, selector, olderThanMs } = request.where;
     let search = this.#searches.get(part);
     if (search === undefined) {
@@ -111,11 +107,12 @@ export class OperationPages {
     if (this.#isDelayed(delivery)) return false;
     if (!this.#isReleasing) return true;
     // Leases that began after the operation are not released.
-    return (delivery.holder?.since ?? 0) <= this.#options.bound && !this.#released.has(delivery.id);
+    return (delivery.holder?.since ?? 0) <= this.#options.operation.bound && !this.#released.has(delivery.id);
   }
 
   #isDelayed({ matureAt }: ScannedDelivery): boolean {
-    const { request, dueAt } = this.#options;
+    const { operation, dueAt } = this.#options;
+    const { request } = operation;
     return request.action === 'delay' && !request.dryRun && matureAt === dueAt;
   }
 }

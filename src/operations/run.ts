@@ -1,4 +1,5 @@
 import { setImmediate as turn } from 'node:timers/promises';
+import { engineNow } from '../broker/engine-time.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import { type Definitions, isDefinitionConflict } from '../engine/definitions.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
@@ -38,8 +39,6 @@ interface RunOptions {
   readonly node: string;
   /** The stored progress and its version; null if the operation has not started. */
   readonly before: { readonly progress: OperationProgress; readonly version: string } | null;
-  /** The current time by the engine's clock, ms since 1970. */
-  readonly now: () => number;
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
@@ -114,9 +113,9 @@ export class OperationRun {
     this.#backoff = new Backoff(options.random);
     this.#pause = new Pause(options.clock);
     const { id, operation, queues, before, searches, node } = options;
-    const { request, bound, by, hidesBodies } = operation;
+    const { request, bound } = operation;
     const dueAt = bound - BOUND_MS + (request.delayMs ?? 0);
-    this.#pages = new OperationPages({ request, queues, searches, by, hidesBodies, bound, dueAt });
+    this.#pages = new OperationPages({ operation, queues, searches, dueAt });
     this.#changer = new ElementChanger({ id, request, queues, dueAt, isContinued: before !== null });
     this.#progress = { ...(before?.progress ?? { ...NO_PROGRESS, cursor: FIRST_PAGE }), node };
     this.#version = before?.version ?? null;
@@ -325,12 +324,10 @@ export class OperationRun {
 
   /** Waits until the bound has passed. Copies that `set` stores before would match the operation itself. */
   async #passBound(): Promise<void> {
-    const { now, operation } = this.#options;
-    for (
-      let waitMs = operation.bound - now();
-      waitMs >= 0 && !this.#isStopping;
-      waitMs = operation.bound - now()
-    ) {
+    const { operation, queues } = this.#options;
+    while (!this.#isStopping) {
+      const waitMs = operation.bound - engineNow(queues.source.namespace, queues.source.key);
+      if (waitMs < 0) return;
       await this.#wait(waitMs + 1);
     }
   }

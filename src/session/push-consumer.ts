@@ -1,7 +1,7 @@
 import type { Consumer, Sink } from '../broker/consumer.ts';
 import { isSettled } from '../broker/meter.ts';
 import type { Queue } from '../broker/queue.ts';
-import type { Delivery } from '../model/element.ts';
+import { bodyBytes, type Delivery } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { SessionConsumerInfo } from '../model/records.ts';
 import type { CancelTimer } from '../util/clock.ts';
@@ -281,9 +281,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   /** @returns their approximate size in bytes */
   #returnUndelivered(deliveries: readonly Delivery[]): number {
     this.queue.returnAllUndelivered(deliveries);
-    let bytes = 0;
-    for (const { body } of deliveries) bytes += body.byteLength;
-    return bytes;
+    return bodyBytes(deliveries);
   }
 
   #finishDrain(): void {

@@ -9,11 +9,12 @@ export class Pause {
     this.#clock = clock;
   }
 
-  wait(ms: number): Promise<void> {
+  /** @param ms not given: until {@link end} */
+  wait(ms?: number): Promise<void> {
     return new Promise((resolve) => {
-      const cancel = this.#clock.after(ms, () => this.end());
+      const cancel = ms === undefined ? null : this.#clock.after(ms, () => this.end());
       this.#end = () => {
-        cancel();
+        cancel?.();
         resolve();
       };
     });

@@ -192,7 +192,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations that are taken over',
     edits: edit(
       'operations/pages.ts',
-      '(delivery.holder?.since ?? 0) <= this.#options.bound && !this.#released.has(delivery.id)',
+      '(delivery.holder?.since ?? 0) <= this.#options.operation.bound && !this.#released.has(delivery.id)',
       '!this.#released.has(delivery.id)',
     ),
   },

@@ -5,7 +5,7 @@ import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
 import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
-import type { Delivery } from '../../model/element.ts';
+import { bodyBytes, type Delivery } from '../../model/element.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { atMember, parse } from '../../model/members.ts';
@@ -534,7 +534,7 @@ class Take implements Sink {
   /** @throws QuaysideError `overloaded` */
   #writeMany(format: ManyFormat, onWritten: (error?: Error | null) => void): void {
     const { span, front } = this.#call;
-    front.limits.holdUnread(this.#call, bytesOf(this.#unsent));
+    front.limits.holdUnread(this.#call, bodyBytes(this.#unsent.flatMap(({ deliveries }) => deliveries)));
     if (span !== null) {
       for (const { deliveries } of this.#unsent) {
         for (const delivery of deliveries) linkInsert(span, delivery);
@@ -546,13 +546,6 @@ class Take implements Sink {
       this.#call.fail(error);
     });
   }
-}
-
-/** The total size of the bodies. */
-function bytesOf(portions: readonly Portion[]): number {
-  let bytes = 0;
-  for (const { deliveries } of portions) for (const { body } of deliveries) bytes += body.byteLength;
-  return bytes;
 }
 
 /**
