@@ -464,6 +464,8 @@ export class Namespace {
   async writePaused(queue: QueueKey, paused: boolean): Promise<void> {
     await this.storage.declare([queue]);
     this.noteStored(queue);
+    // A resume may have created the queue, and changes no flag from which other nodes would know it.
+    this.announce(queue, 0);
     const key = queueDefinitionKey(queue);
     const version = await this.definitions.put('queue', key, { paused }, 'any');
     await this.migration?.definitions.put('queue', key, { paused }, 'any');

@@ -127,7 +127,7 @@ describe('the queues of a namespace', () => {
     await other.stop();
   });
 
-  it('are known on this node when another node has consumers that wait for them, pauses them, or stores their options', async () => {
+  it('are known on this node when another node has consumers that wait for them, pauses or resumes them, or stores their options', async () => {
     const other = brokerOn([{ policy: plain('N'), engine }], opened.clock, 2);
     await other.start();
     const ended = Promise.withResolvers<string>();
@@ -137,9 +137,10 @@ describe('the queues of a namespace', () => {
       .queue('awaited')
       .get(request, { deliver: () => {}, end: ({ code }) => ended.resolve(code) });
     await other.namespace('N').queue('paused').pause();
+    await other.namespace('N').queue('resumed').resume();
     await other.namespace('N').queue('with options').storeOptions({ ttlMs: 1000 });
-    await until(() => namespace.knownNames.size === 3);
-    assert.deepEqual([...namespace.knownNames].sort(), ['awaited', 'paused', 'with options']);
+    await until(() => namespace.knownNames.size === 4);
+    assert.deepEqual([...namespace.knownNames].sort(), ['awaited', 'paused', 'resumed', 'with options']);
     await other.stop();
     assert.equal(await ended.promise, 'shutting-down');
   });
