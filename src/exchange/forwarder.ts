@@ -31,6 +31,8 @@ interface Copy {
 
 interface Plan {
   readonly delivery: Delivery;
+  /** Of the selectors, by destination; empty if they did not run. */
+  readonly verdicts: readonly SelectorVerdict[];
   readonly copies: readonly Copy[];
   /** Whether the copies have too many bytes for one call. */
   readonly isLarge: boolean;
@@ -62,6 +64,8 @@ interface Requeued {
 
 /** Whether a copy is stored by a separate insert, before the element is finished. */
 type IsRemote = (copy: Copy, plan: Plan) => boolean;
+
+const NO_VERDICTS: readonly SelectorVerdict[] = [];
 
 type Unroutable = 'no-route' | 'too-many-hops';
 type OverrunAnswer = Extract<SelectorAnswer, { outcome: 'overrun' }>;
@@ -108,7 +112,7 @@ export class Forwarder {
     const histories: History[] = [];
     for (const delivery of batch) {
       const history = historyOf(delivery);
-      if (history.hops >= route.maxHops) plans.push(this.#unroutable(delivery, 'too-many-hops'));
+      if (history.hops >= route.maxHops) plans.push(this.#unroutable(delivery, 'too-many-hops', NO_VERDICTS));
       else {
         toEvaluate.push(delivery);
         histories.push(history);
@@ -131,7 +135,7 @@ export class Forwarder {
         plans.push(this.#plan(delivery, histories[i] as History, answer.verdicts, returning));
       } else if (answer.outcome === 'overrun') {
         if (this.#isLastTry(delivery, answer))
-          plans.push(this.#unroutable(delivery, 'no-route', answer.error));
+          plans.push(this.#unroutable(delivery, 'no-route', NO_VERDICTS, answer.error));
         else requeued.push({ delivery, reason: answer.error });
       } else notEvaluated.push(delivery);
     }
@@ -162,12 +166,12 @@ export class Forwarder {
       const verdict = verdicts[destination];
       if (verdict === undefined) continue;
       if (verdict.accepted) accepted.push({ destination, verdict });
-      else this.#noteRejection(destination, verdict);
+      else if (verdict.error !== null) this.#noteSelectorError(destination, verdict.error, verdict.place);
     }
-    if (accepted.length === 0) return this.#unroutable(delivery, 'no-route');
+    if (accepted.length === 0) return this.#unroutable(delivery, 'no-route', verdicts);
     const destinations = accepted.map(({ destination }) => destination);
     const back = copiesBack(copies, destinations, { returning, maxCopies: route.maxCopies });
-    if (back.isTooMany) return this.#unroutable(delivery, 'too-many-hops');
+    if (back.isTooMany) return this.#unroutable(delivery, 'too-many-hops', verdicts);
     let last: { element: NewElement; verdict: SelectorVerdict; copies: number } | null = null;
     const planned = accepted.map(({ destination, verdict }): Copy => {
       const { queue } = route.destinations[destination] as ExchangeRoute['destinations'][number];
@@ -183,24 +187,22 @@ export class Forwarder {
     const bytes = planned.reduce((sum, { element }) => sum + contentBytes(element), 0);
     return {
       delivery,
+      verdicts,
       copies: planned,
       isLarge: planned.length > 1 && bytes > MAX_BYTES_OF_STEP,
       unroutable: null,
     };
   }
 
-  #noteRejection(destination: number, { error, place }: SelectorVerdict): void {
+  #noteSelectorError(destination: number, error: string, place: SelectorVerdict['place']): void {
     const { key, counters, errors, context } = this.#exchange;
     const { clock, log } = context;
     const counter = counters.destinations[destination];
     if (counter === undefined) return;
-    if (error === null) counter.skipped += 1;
-    else {
-      counter.failed += 1;
-      errors.add(destination, error, clock.now(), place);
-      if (!this.#isLogged(`selector of destination ${destination}`)) return;
-      log.warn({ exchange: key, destination, error }, 'a selector failed');
-    }
+    counter.failed += 1;
+    errors.add(destination, error, clock.now(), place);
+    if (!this.#isLogged(`selector of destination ${destination}`)) return;
+    log.warn({ exchange: key, destination, error }, 'a selector failed');
   }
 
   /** Whether to log a failure: one line a minute per cause, since any user who may insert can make selectors fail. */
@@ -209,7 +211,12 @@ export class Forwarder {
     return context.lineLimit.admit(`${key}: ${cause}`);
   }
 
-  #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
+  #unroutable(
+    delivery: Delivery,
+    why: Unroutable,
+    verdicts: readonly SelectorVerdict[],
+    error: string | null = null,
+  ): Plan {
     const { key, route } = this.#exchange;
     const queue = why === 'no-route' ? route.noRoute : route.tooManyHops;
     const isBack = queue.key.name === route.source.key.name;
@@ -218,7 +225,8 @@ export class Forwarder {
       { exchange: idOf(key), error, isBack },
       queue.namespace.defaultGroups,
     );
-    return { delivery, copies: [{ queue, element, destination: null }], isLarge: false, unroutable: why };
+    const copies = [{ queue, element, destination: null }];
+    return { delivery, verdicts, copies, isLarge: false, unroutable: why };
   }
 
   /** Makes all calls that are possible now before the first `await`, so that batches keep their order. */
@@ -415,13 +423,20 @@ export class Forwarder {
     await route.source.requeue(deliveries, REQUEUE_MS, reason);
   }
 
-  #count({ copies, unroutable }: Plan): void {
+  /** Counts an element when it was forwarded, so that the tries of a requeued one count once. */
+  #count({ copies, verdicts, unroutable }: Plan): void {
     const { counters } = this.#exchange;
     if (unroutable === 'no-route') counters.totals.noRoute += 1;
     if (unroutable === 'too-many-hops') counters.totals.tooManyHops += 1;
     for (const { destination } of copies) {
       const counter = destination === null ? undefined : counters.destinations[destination];
       if (counter !== undefined) counter.matched += 1;
+    }
+    for (let destination = 0; destination < verdicts.length; destination += 1) {
+      const verdict = verdicts[destination];
+      const counter = counters.destinations[destination];
+      if (verdict?.accepted === false && verdict.error === null && counter !== undefined)
+        counter.skipped += 1;
     }
   }
 }
