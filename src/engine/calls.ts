@@ -45,100 +45,47 @@ export function inTime<T>(
   });
 }
 
-/** A call with a deadline. */
-export abstract class Expiring {
+/** A call that settles once: with its result, with an error, or when its deadline has passed. */
+export abstract class PendingCall {
   /** By the monotonic clock, ms. */
-  abstract readonly deadlineAt: number;
-  /** Neighbors in the deadline queue, which alone sets them. */
-  previous: Expiring | null = null;
-  next: Expiring | null = null;
+  readonly deadlineAt: number;
+  /** Of its elements. */
+  readonly bytes: number;
+  isSettled = false;
+  /** Neighbors among the pending calls, which alone set them. */
+  previous: PendingCall | null = null;
+  next: PendingCall | null = null;
+  readonly #calls: PendingCalls;
+  readonly #outcome = Promise.withResolvers<unknown>();
+
+  /** @param deadlineAt comes from `calls.deadline` */
+  constructor(calls: PendingCalls, deadlineAt: number, bytes = 0) {
+    this.#calls = calls;
+    this.deadlineAt = deadlineAt;
+    this.bytes = bytes;
+  }
+
+  /** What the caller gets. */
+  get outcome(): Promise<unknown> {
+    return this.#outcome.promise;
+  }
+
+  resolve(result: unknown): void {
+    if (this.#settle()) this.#outcome.resolve(result);
+  }
+
+  reject(error: unknown): void {
+    if (this.#settle()) this.#outcome.reject(error);
+  }
 
   /** Called when the deadline has passed and the call is not settled. */
   abstract expire(): void;
-}
 
-/**
- * Pending calls in the order of their deadlines: nearly always the order in which they were made, since most have the
- * same timeout. One timer serves them all. It depends on nothing that a call waits for: whatever is stuck, each call
- * settles.
- *
- * A linked list, whose links are cleared on removal: a `Set` leaves tables behind that keep settled calls in memory
- * until the next full collection, which took a third more processor time per call.
- */
-export class DeadlineQueue {
-  readonly #clock: Clock;
-  #first: Expiring | null = null;
-  #last: Expiring | null = null;
-  #cancelTimer: CancelTimer | null = null;
-  /** When the timer fires; Infinity: there is none. */
-  #timerAt = Number.POSITIVE_INFINITY;
-
-  constructor(clock: Clock) {
-    this.#clock = clock;
-  }
-
-  /** The deadline of a call that is made now, by the monotonic clock. */
-  deadline(withinMs = CALL_TIMEOUT_MS): number {
-    return this.#clock.monotonic() + withinMs;
-  }
-
-  /** @param call its `deadlineAt` comes from `deadline` */
-  add(call: Expiring): void {
-    const { deadlineAt } = call;
-    let previous = this.#last;
-    while (previous !== null && previous.deadlineAt > deadlineAt) previous = previous.previous;
-    const next = previous === null ? this.#first : previous.next;
-    call.previous = previous;
-    call.next = next;
-    if (previous === null) this.#first = call;
-    else previous.next = call;
-    if (next === null) this.#last = call;
-    else next.previous = call;
-    if (deadlineAt < this.#timerAt) this.#arm(call);
-  }
-
-  /** The call is settled. */
-  remove(call: Expiring): void {
-    const { previous, next } = call;
-    if (previous !== null) previous.next = next;
-    else if (this.#first === call) this.#first = next;
-    else return;
-    if (next !== null) next.previous = previous;
-    else this.#last = previous;
-    call.previous = null;
-    call.next = null;
-  }
-
-  /** Expires all pending calls. */
-  stop(): void {
-    this.#cancelTimer?.();
-    this.#timerAt = Number.POSITIVE_INFINITY;
-    while (this.#first !== null) this.#expire(this.#first);
-  }
-
-  #arm({ deadlineAt }: Expiring): void {
-    const leftMs = Math.max(0, deadlineAt - this.#clock.monotonic());
-    this.#cancelTimer?.();
-    this.#timerAt = deadlineAt;
-    this.#cancelTimer = this.#clock.after(leftMs, () => this.#onTimer());
-  }
-
-  /** Settled calls have left the queue, so the timer is armed at most once per timeout, not once per call. */
-  #onTimer(): void {
-    const lateMs = this.#clock.monotonic() - this.#timerAt;
-    this.#timerAt = Number.POSITIVE_INFINITY;
-    runTimer(lateMs, () => this.#expireDue());
-  }
-
-  #expireDue(): void {
-    const now = this.#clock.monotonic();
-    while (this.#first !== null && this.#first.deadlineAt <= now) this.#expire(this.#first);
-    if (this.#first !== null) this.#arm(this.#first);
-  }
-
-  #expire(call: Expiring): void {
-    this.remove(call);
-    call.expire();
+  #settle(): boolean {
+    if (this.isSettled) return false;
+    this.isSettled = true;
+    this.#calls.remove(this);
+    return true;
   }
 }
 
@@ -159,9 +106,33 @@ export function isUnreachable(downMs: number): boolean {
   return downMs > UNREACHABLE_MS;
 }
 
-/** Counts the memory of all pending calls of this node, and decides whether another call is accepted. */
-export class PendingLimit {
+/**
+ * The pending calls of an engine: each settles by its deadline, and their memory is bounded.
+ *
+ * They are in the order of their deadlines: nearly always the order in which they were made, since most have the same
+ * timeout. One timer serves them all. It depends on nothing that a call waits for: whatever is stuck, each call
+ * settles.
+ *
+ * A linked list, whose links are cleared on removal: a `Set` leaves tables behind that keep settled calls in memory
+ * until the next full collection, which took a third more processor time per call.
+ */
+export class PendingCalls {
+  readonly #clock: Clock;
+  #first: PendingCall | null = null;
+  #last: PendingCall | null = null;
   #bytes = 0;
+  #cancelTimer: CancelTimer | null = null;
+  /** When the timer fires; Infinity: there is none. */
+  #timerAt = Number.POSITIVE_INFINITY;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** The deadline of a call that is made now, by the monotonic clock. */
+  deadline(withinMs = CALL_TIMEOUT_MS): number {
+    return this.#clock.monotonic() + withinMs;
+  }
 
   /**
    * The `storage-unavailable` error with which a call is rejected now; null: it is accepted.
@@ -180,13 +151,64 @@ export class PendingLimit {
     );
   }
 
-  add(bytes: number): void {
+  add(call: PendingCall): void {
+    const { deadlineAt, bytes } = call;
+    let previous = this.#last;
+    while (previous !== null && previous.deadlineAt > deadlineAt) previous = previous.previous;
+    const next = previous === null ? this.#first : previous.next;
+    call.previous = previous;
+    call.next = next;
+    if (previous === null) this.#first = call;
+    else previous.next = call;
+    if (next === null) this.#last = call;
+    else next.previous = call;
     this.#bytes += CALL_BYTES + bytes;
+    if (deadlineAt < this.#timerAt) this.#arm(call);
   }
 
   /** The call is settled. */
-  remove(bytes: number): void {
+  remove(call: PendingCall): void {
+    const { previous, next, bytes } = call;
+    if (previous !== null) previous.next = next;
+    else if (this.#first === call) this.#first = next;
+    else return;
+    if (next !== null) next.previous = previous;
+    else this.#last = previous;
+    call.previous = null;
+    call.next = null;
     this.#bytes -= CALL_BYTES + bytes;
+  }
+
+  /** Expires all pending calls. */
+  stop(): void {
+    this.#cancelTimer?.();
+    this.#timerAt = Number.POSITIVE_INFINITY;
+    while (this.#first !== null) this.#expire(this.#first);
+  }
+
+  #arm({ deadlineAt }: PendingCall): void {
+    const leftMs = Math.max(0, deadlineAt - this.#clock.monotonic());
+    this.#cancelTimer?.();
+    this.#timerAt = deadlineAt;
+    this.#cancelTimer = this.#clock.after(leftMs, () => this.#onTimer());
+  }
+
+  /** Settled calls have left the queue, so the timer is armed at most once per timeout, not once per call. */
+  #onTimer(): void {
+    const lateMs = this.#clock.monotonic() - this.#timerAt;
+    this.#timerAt = Number.POSITIVE_INFINITY;
+    runTimer(lateMs, () => this.#expireDue());
+  }
+
+  #expireDue(): void {
+    const now = this.#clock.monotonic();
+    while (this.#first !== null && this.#first.deadlineAt <= now) this.#expire(this.#first);
+    if (this.#first !== null) this.#arm(this.#first);
+  }
+
+  #expire(call: PendingCall): void {
+    this.remove(call);
+    call.expire();
   }
 }
 

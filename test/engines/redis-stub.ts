@@ -1,4 +1,4 @@
-import { PendingLimit, unavailable, unknownOutcome } from '../../src/engine/calls.ts';
+import { PendingCalls, unavailable, unknownOutcome } from '../../src/engine/calls.ts';
 import type { Definitions } from '../../src/engine/definitions.ts';
 import { Batchers } from '../../src/engines/redis/batcher.ts';
 import type { RedisSignaller } from '../../src/engines/redis/channels.ts';
@@ -119,9 +119,11 @@ export class StubbedStorage {
     } as unknown as Registry;
     const namespaces = [plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
     const unreachable = unavailable('Unreachable.');
+    const pending = new PendingCalls(clock);
     const executor = {
       library: 'test',
-      pending: new PendingLimit(),
+      pending,
+      deadline: (leftMs?: number) => pending.deadline(leftMs),
       rejection: () => (this.isReachable ? null : unreachable),
       execute: (request: RedisRequest) => ({
         done: this.#execute(request),

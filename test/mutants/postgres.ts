@@ -50,7 +50,7 @@ export const POSTGRES: readonly Mutant[] = [
       inPostgres(
         'batcher.ts',
         'if (call === undefined || calls.length > 1) return;',
-        'if (call === undefined) return;\n    for (const other of calls.slice(1)) other.fail(internalError(error));',
+        'if (call === undefined) return;\n    for (const other of calls.slice(1)) other.reject(internalError(error));',
       ),
     ],
   },
@@ -70,8 +70,8 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'batcher.ts',
-        'call.fail(call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));',
-        'call.fail(unavailable(NOT_REACHABLE, error));',
+        'call.reject(call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));',
+        'call.reject(unavailable(NOT_REACHABLE, error));',
       ),
     ],
   },

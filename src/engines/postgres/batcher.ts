@@ -1,9 +1,8 @@
 import {
-  DeadlineQueue,
-  Expiring,
   isUnknownOutcome,
   NOT_REACHABLE,
-  PendingLimit,
+  PendingCall,
+  PendingCalls,
   tooManyGroups,
   UNREACHABLE_MS,
   unavailable,
@@ -54,22 +53,18 @@ interface Entry {
 }
 
 /** One call: pending -> sent -> settled, or back to pending with the items that have to be repeated. */
-class Call extends Expiring {
-  readonly deadlineAt: number;
+class Call extends PendingCall {
   readonly size: CallSize;
   readonly changes: boolean;
   readonly stores: boolean;
   /** The entries that have no final result yet. */
   entries: readonly Entry[];
-  isSettled = false;
   /** How many batches with this call were rejected. After the first one, it runs in its own batch. */
   attempts = 0;
   /** Some items are done, and others, which another node changed at the same moment, have to be repeated. */
   isPartlyApplied = false;
   readonly #allEntries: readonly Entry[];
   readonly #batcher: Batcher;
-  /** Resolves with the results in order. */
-  readonly #outcome = Promise.withResolvers<unknown[]>();
 
   constructor(
     batcher: Batcher,
@@ -77,10 +72,9 @@ class Call extends Expiring {
     size: CallSize,
     deadlineAt: number,
   ) {
-    super();
+    super(batcher.calls, deadlineAt, size.bytes);
     this.#batcher = batcher;
     this.size = size;
-    this.deadlineAt = deadlineAt;
     this.changes = items.some(({ operation }) => operation.changes);
     this.stores = items.some(({ operation }) => operation.stores === true);
     this.#allEntries = items.map(({ operation, item, queues }) => ({
@@ -93,17 +87,12 @@ class Call extends Expiring {
     this.entries = this.#allEntries;
   }
 
-  get outcome(): Promise<unknown[]> {
-    return this.#outcome.promise;
-  }
-
   /** Called when all entries have results. Entries with the result {@link RETRY} become pending again. */
   succeed(): void {
     if (this.isSettled) return;
     const repeated = this.entries.filter(({ result }) => result === RETRY);
     if (repeated.length === 0) {
-      this.#settle();
-      this.#outcome.resolve(this.#allEntries.map(({ result }) => result));
+      this.resolve(this.#allEntries.map(({ result }) => result));
       return;
     }
     this.isPartlyApplied ||= this.changes && repeated.length < this.entries.length;
@@ -111,19 +100,12 @@ class Call extends Expiring {
     this.entries = repeated;
   }
 
-  fail(error: Error): void {
-    if (this.isSettled) return;
-    this.#settle();
-    this.#outcome.reject(this.isPartlyApplied && !isUnknownOutcome(error) ? unknownOutcome(error) : error);
+  override reject(error: Error): void {
+    super.reject(this.isPartlyApplied && !isUnknownOutcome(error) ? unknownOutcome(error) : error);
   }
 
   expire(): void {
     this.#batcher.onExpired(this);
-  }
-
-  #settle(): void {
-    this.isSettled = true;
-    this.#batcher.onSettled(this);
   }
 }
 
@@ -288,9 +270,8 @@ interface BatcherOptions {
  *   rejected with `outcome-unknown` and never sent again.
  */
 export class Batcher {
+  readonly calls: PendingCalls;
   readonly #options: BatcherOptions;
-  readonly #deadlines: DeadlineQueue;
-  readonly #limit = new PendingLimit();
   #pending: Call[] = [];
   #sent: readonly Call[] = [];
   /** Whether the statements of the calls have been sent, not only the preparatory ones. */
@@ -303,7 +284,7 @@ export class Batcher {
 
   constructor(options: BatcherOptions) {
     this.#options = options;
-    this.#deadlines = new DeadlineQueue(options.clock);
+    this.calls = new PendingCalls(options.clock);
   }
 
   /** Runs one item. @throws QuaysideError as the Storage port says */
@@ -324,12 +305,11 @@ export class Batcher {
     if (items.length === 0) return Promise.resolve([]);
     const error = this.#stopped
       ? unavailable(NOT_REACHABLE, STOPPED)
-      : this.#limit.rejection(this.#options.link.downMs);
+      : this.calls.rejection(this.#options.link.downMs);
     if (error !== null) return Promise.reject(error);
-    const deadlineAt = this.#deadlines.deadline(leftMs);
+    const deadlineAt = this.calls.deadline(leftMs);
     const call = new Call(this, items as readonly Item<unknown, unknown>[], size, deadlineAt);
-    this.#limit.add(size.bytes);
-    this.#deadlines.add(call);
+    this.calls.add(call);
     this.#pending.push(call);
     this.#schedule();
     return call.outcome as Promise<R[]>;
@@ -346,7 +326,7 @@ export class Batcher {
   onLost(): void {
     this.#cancelFailFast ??= this.#options.clock.after(UNREACHABLE_MS, () => {
       this.#cancelFailFast = null;
-      for (const call of [...this.#pending]) call.fail(unavailable(NOT_REACHABLE, NO_REPLY));
+      for (const call of [...this.#pending]) call.reject(unavailable(NOT_REACHABLE, NO_REPLY));
       this.#checkIdle();
     });
   }
@@ -360,20 +340,15 @@ export class Batcher {
       });
     }
     this.#cancelFailFast?.();
-    this.#deadlines.stop();
+    this.calls.stop();
   }
 
   onExpired(call: Call): void {
     const isSent = this.#mayBeApplied && call.changes && this.#sent.includes(call);
-    call.fail(isSent ? unknownOutcome(NO_REPLY) : unavailable(NOT_REACHABLE, NO_REPLY));
+    call.reject(isSent ? unknownOutcome(NO_REPLY) : unavailable(NOT_REACHABLE, NO_REPLY));
     this.#dropSettled();
     this.#options.link.dropIfSilent();
     this.#checkIdle();
-  }
-
-  onSettled(call: Call): void {
-    this.#deadlines.remove(call);
-    this.#limit.remove(call.size.bytes);
   }
 
   /** Starts after the current turn of the event loop, so that further calls of the turn share the batch. */
@@ -455,7 +430,7 @@ export class Batcher {
     if (error instanceof ConnectionLost) {
       if (batch === null) return;
       for (const call of calls)
-        call.fail(call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));
+        call.reject(call.changes ? unknownOutcome(error) : unavailable(NOT_REACHABLE, error));
       this.#options.link.drop('it did not reply');
       return;
     }
@@ -480,7 +455,7 @@ export class Batcher {
     for (const call of calls) call.attempts += 1;
     const [call] = calls;
     if (call === undefined || calls.length > 1) return;
-    if (!(error instanceof Refused)) call.fail(internalError(error));
+    if (!(error instanceof Refused)) call.reject(internalError(error));
     else if (call.attempts >= MAX_ATTEMPTS || !error.isRetryable) this.#reject(call, error);
   }
 
@@ -496,7 +471,7 @@ export class Batcher {
     if (limited.length === 0) return;
     const uses = limited.map(({ size }) => size.uses ?? NO_USES);
     for (const [place, queue] of (await this.#options.registry.overLimit(connection, uses)).entries()) {
-      if (queue !== null) limited[place]?.fail(tooManyGroups(queue.key.name, queue.limit?.max ?? 0));
+      if (queue !== null) limited[place]?.reject(tooManyGroups(queue.key.name, queue.limit?.max ?? 0));
     }
   }
 
@@ -505,12 +480,12 @@ export class Batcher {
       batch.settle(rows);
     } catch (error) {
       // The rows could not be read. The batch is committed, so the error must not claim that nothing happened.
-      for (const call of batch.calls) call.fail(internalError(error));
+      for (const call of batch.calls) call.reject(internalError(error));
     }
   }
 
   #reject(call: Call, error: Refused): void {
-    call.fail(refusedError(error, call.stores));
+    call.reject(refusedError(error, call.stores));
     if (error.isReadOnly) this.#options.link.drop('it became read-only');
   }
 

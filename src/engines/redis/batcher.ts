@@ -1,11 +1,10 @@
 import { randomBytes } from 'node:crypto';
 import {
-  DeadlineQueue,
-  Expiring,
   inTime,
   isUnapplied,
   isUnknownOutcome,
   NOT_REACHABLE,
+  PendingCall,
   UNREACHABLE_MS,
   unavailable,
   unknownOutcome,
@@ -122,14 +121,12 @@ const CLIENT_BYTES = 8;
 const HEAD_BYTES = CLIENT_BYTES + 6 * 6 + 1;
 
 type AnyVerb = Verb<unknown, unknown>;
-type OnValue = (value: unknown) => void;
 
 /** The batchers of all queues in use. */
 export class Batchers {
   readonly context: BatcherContext;
   /** Identifies this engine object to the server. */
   readonly client = randomBytes(CLIENT_BYTES);
-  readonly #deadlines: DeadlineQueue;
   readonly #batchers = new Map<string, Batcher>();
   readonly #scheduled = new Set<Batcher>();
   #flushing: NodeJS.Immediate | null = null;
@@ -139,7 +136,6 @@ export class Batchers {
 
   constructor(context: BatcherContext) {
     this.context = context;
-    this.#deadlines = new DeadlineQueue(context.clock);
   }
 
   /** Calls a verb of a queue. @throws QuaysideError */
@@ -150,15 +146,11 @@ export class Batchers {
     options: CallOptions = {},
   ): Promise<Value> {
     const batcher = this.#batcherOf(queue);
-    return new Promise<Value>((resolve, reject) => {
-      const rejection = this.#rejection(batcher);
-      if (rejection !== null) reject(rejection);
-      else {
-        const call = new PendingCall(batcher, verb as AnyVerb, args, options, resolve as OnValue, reject);
-        this.add(call);
-        batcher.enqueue(call);
-      }
-    });
+    const rejection = this.#rejection(batcher);
+    if (rejection !== null) return Promise.reject(rejection);
+    const call = new VerbCall(batcher, verb as AnyVerb, args, options);
+    batcher.enqueue(call);
+    return call.outcome as Promise<Value>;
   }
 
   /** Gives an operation of several calls the timeout of one call. @throws QuaysideError `outcome-unknown` */
@@ -168,18 +160,7 @@ export class Batchers {
 
   /** The deadline of a call that is made now, by the monotonic clock. @param leftMs default: the timeout of a call */
   deadline(leftMs?: number): number {
-    return this.#deadlines.deadline(leftMs);
-  }
-
-  add(call: PendingCall): void {
-    call.deadlineAt = call.options.deadlineAt ?? this.deadline();
-    this.context.executor.pending.add(call.bytes);
-    this.#deadlines.add(call);
-  }
-
-  onSettled(call: PendingCall): void {
-    this.#deadlines.remove(call);
-    this.context.executor.pending.remove(call.bytes);
+    return this.context.executor.deadline(leftMs);
   }
 
   /** Flushes a batcher when all calls of this turn of the event loop have been made. */
@@ -226,7 +207,7 @@ export class Batchers {
     if (this.#flushing !== null) clearImmediate(this.#flushing);
     for (const batcher of this.#batchers.values()) batcher.stop();
     this.#batchers.clear();
-    this.#deadlines.stop();
+    this.context.executor.pending.stop();
   }
 
   #batcherOf(queue: QueueKey): Batcher {
@@ -252,7 +233,7 @@ export class Batchers {
 /** Calls that are sent as one call of the library. */
 interface Batch {
   /** Those that expire before anything is sent are removed: see `dropExpired`. */
-  calls: readonly PendingCall[];
+  calls: readonly VerbCall[];
   bundles: readonly Bundle[];
   /** All of its calls are repeatable. */
   readonly isRepeatable: boolean;
@@ -280,7 +261,7 @@ interface EncodedCalls {
 /** Consecutive calls that are executed as one verb. */
 interface Bundle {
   readonly verb: AnyVerb;
-  readonly calls: PendingCall[];
+  readonly calls: VerbCall[];
 }
 
 /**
@@ -300,7 +281,7 @@ class Batcher {
   readonly #policy: string;
   readonly #context: BatcherContext;
   readonly #isList: boolean;
-  readonly #waiting: PendingCall[] = [];
+  readonly #waiting: VerbCall[] = [];
   readonly #firstNumber: number;
   /** The last number used, and the one up to which every outcome is known. */
   #number: number;
@@ -335,7 +316,7 @@ class Batcher {
     this.#received = firstNumber;
   }
 
-  enqueue(call: PendingCall): void {
+  enqueue(call: VerbCall): void {
     this.#waiting.push(call);
     this.owner.schedule(this);
   }
@@ -353,7 +334,7 @@ class Batcher {
   }
 
   /** Rejects a call whose deadline has passed, with the error that fits the state of its batch. */
-  expire(call: PendingCall): void {
+  expire(call: VerbCall): void {
     const { batch } = call;
     if (batch === null) {
       call.reject(unavailable('Earlier calls to the queue took too long.'));
@@ -386,7 +367,7 @@ class Batcher {
   }
 
   /** @param isPrepared the names and sweep entries that the calls need are registered, or none are needed */
-  #send(calls: readonly PendingCall[], isPrepared = false): void {
+  #send(calls: readonly VerbCall[], isPrepared = false): void {
     const isRepeatable = areRepeatable(calls);
     if (!isRepeatable) this.stop();
     const isNumbered = !isRepeatable && !this.#isList;
@@ -441,7 +422,7 @@ class Batcher {
   }
 
   /** Whether the call needs its queue's name or a sweep entry to be registered first. */
-  #needsPreparation({ options: { creates = false, sweeps = [] } }: PendingCall): boolean {
+  #needsPreparation({ options: { creates = false, sweeps = [] } }: VerbCall): boolean {
     if (sweeps.length > 0) return true;
     return creates && (this.#retentionMs > 0 || !this.#context.registry.isDeclared(this.queue));
   }
@@ -466,7 +447,7 @@ class Batcher {
   }
 
   /** The commands that publish the signals of calls, one for each distinct signal. */
-  #signalsOf(calls: readonly PendingCall[]): readonly Command[] {
+  #signalsOf(calls: readonly VerbCall[]): readonly Command[] {
     let counts: Map<ReadySignal, number> | null = null;
     for (const { options, items } of calls) {
       const signal = options.signal ?? null;
@@ -549,7 +530,7 @@ class Batcher {
     for (const signal of batch.signals) signaller.onStored(signal);
     if (batch.isOver) return;
     batch.isOver = true;
-    const retried: PendingCall[] = [];
+    const retried: VerbCall[] = [];
     const decoded = batch.bundles.flatMap((bundle, i) => {
       const result = read.results[i];
       if (!isMissingPage(bundle, result)) return [{ ...bundle, ...decode(bundle, result) }];
@@ -660,8 +641,8 @@ class Batcher {
    * Removes calls from the front of the queue: as many as fit, without expired ones. Apart from reads, they are either
    * all numbered or all repeatable: the reply to a relay's step has outbox entries, which a session does not keep.
    */
-  #gather(): PendingCall[] {
-    const calls: PendingCall[] = [];
+  #gather(): VerbCall[] {
+    const calls: VerbCall[] = [];
     let isRepeatable: boolean | null = null;
     let deliveries = 0;
     let bytes = 0;
@@ -698,84 +679,61 @@ class Batcher {
     });
   }
 
-  #internalCall<Call>(verb: Verb<Call, undefined>, args: Call): PendingCall {
-    const done = (): void => {};
-    const call = new PendingCall(this, verb as AnyVerb, args, {}, done, done);
-    this.owner.add(call);
+  #internalCall<Call>(verb: Verb<Call, undefined>, args: Call): VerbCall {
+    const call = new VerbCall(this, verb as AnyVerb, args, {});
+    call.outcome.catch(() => {});
     return call;
   }
 }
 
 /** One call of a verb, from when it is made until its caller has a result. */
-class PendingCall extends Expiring {
+class VerbCall extends PendingCall {
   readonly verb: AnyVerb;
   readonly args: unknown;
   readonly options: CallOptions;
   readonly isRead: boolean;
   readonly isRepeatable: boolean;
   readonly items: number;
-  readonly bytes: number;
-  deadlineAt = 0;
   /** The batch in which it is sent; null before. */
   batch: Batch | null = null;
-  isSettled = false;
   /** The result of a call that is executed but still waits for something else. */
   #result: { readonly value: unknown } | null = null;
   readonly #batcher: Batcher;
-  readonly #resolve: OnValue;
-  readonly #reject: (error: unknown) => void;
 
-  constructor(
-    batcher: Batcher,
-    verb: AnyVerb,
-    args: unknown,
-    options: CallOptions,
-    resolve: OnValue,
-    reject: (error: unknown) => void,
-  ) {
-    super();
+  constructor(batcher: Batcher, verb: AnyVerb, args: unknown, options: CallOptions) {
+    const { pending } = batcher.owner.context.executor;
+    super(pending, options.deadlineAt ?? pending.deadline(), options.bytes);
     this.verb = verb;
     this.args = args;
     this.options = options;
     this.isRead = verb.isRead === true;
     this.isRepeatable = this.isRead || verb.isRepeatable === true;
     this.items = options.items ?? 1;
-    this.bytes = options.bytes ?? 0;
     this.#batcher = batcher;
-    this.#resolve = resolve;
-    this.#reject = reject;
+    pending.add(this);
   }
 
-  reject(error: unknown): void {
-    if (this.#settle()) this.#reject(this.isRead ? readError(error) : error);
+  override reject(error: unknown): void {
+    super.reject(this.isRead ? readError(error) : error);
   }
 
   /** Settles an executed call with its result after `others`, or at the deadline. An error rejects it immediately. */
   settleAfter(others: Promise<void> | null, value: unknown): void {
-    if (value instanceof Error) {
-      this.reject(value);
-    } else if (others === null) {
-      if (this.#settle()) this.#resolve(value);
-    } else {
+    if (value instanceof Error) this.reject(value);
+    else if (others === null) this.resolve(value);
+    else {
       this.#result = { value };
-      void others.then(() => this.settleAfter(null, value));
+      void others.then(() => this.resolve(value));
     }
   }
 
   expire(): void {
-    if (this.#result !== null) this.settleAfter(null, this.#result.value);
+    if (this.#result !== null) this.resolve(this.#result.value);
     else this.#batcher.expire(this);
-  }
-
-  #settle(): boolean {
-    if (this.isSettled) return false;
-    this.isSettled = true;
-    this.#batcher.owner.onSettled(this);
-    return true;
   }
 }
 
-function areRepeatable(calls: readonly PendingCall[]): boolean {
+function areRepeatable(calls: readonly VerbCall[]): boolean {
   return calls.every(({ isRepeatable }) => isRepeatable);
 }
 
@@ -790,7 +748,7 @@ function readError(error: unknown): unknown {
 }
 
 /** Only numbered batches have takes. */
-function isTake({ verb }: PendingCall): boolean {
+function isTake({ verb }: VerbCall): boolean {
   return verb.name === 'take';
 }
 
@@ -803,7 +761,7 @@ function dropExpired(batch: Batch): boolean {
   return true;
 }
 
-function bundlesOf(calls: readonly PendingCall[]): Bundle[] {
+function bundlesOf(calls: readonly VerbCall[]): Bundle[] {
   const bundles: Bundle[] = [];
   let last: string | null = null;
   for (const call of calls) {

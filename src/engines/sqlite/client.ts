@@ -1,4 +1,4 @@
-import { DeadlineQueue, Expiring, unavailable, unknownOutcome } from '../../engine/calls.ts';
+import { PendingCall, PendingCalls, unavailable, unknownOutcome } from '../../engine/calls.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import { StoreInUse } from '../../engine/engine.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -47,21 +47,15 @@ interface CallOptions<T> {
 }
 
 /** A call of the worker. It is settled by its reply, by its deadline, or when the store fails. */
-class PendingCall<T = unknown> extends Expiring {
-  readonly deadlineAt: number;
+class WorkerCall<T = unknown> extends PendingCall {
   readonly isChange: boolean;
-  readonly result = Promise.withResolvers<T>();
-  isSettled = false;
-  readonly #deadlines: DeadlineQueue;
   readonly #batch: OutgoingBatch;
   readonly #options: CallOptions<T>;
 
-  constructor(deadlines: DeadlineQueue, batch: OutgoingBatch, options: CallOptions<T>) {
-    super();
-    this.#deadlines = deadlines;
+  constructor(calls: PendingCalls, batch: OutgoingBatch, options: CallOptions<T>) {
+    super(calls, options.deadlineAt);
     this.#batch = batch;
     this.#options = options;
-    this.deadlineAt = options.deadlineAt;
     this.isChange = options.isChange;
   }
 
@@ -70,34 +64,20 @@ class PendingCall<T = unknown> extends Expiring {
     if (this.isSettled && onLate === null) return;
     const value = read(result, bodies);
     if (this.isSettled) onLate?.(value);
-    else {
-      this.#settle();
-      this.result.resolve(value);
-    }
-  }
-
-  fail(error: QuaysideError): void {
-    if (this.isSettled) return;
-    this.#settle();
-    this.result.reject(error);
+    else this.resolve(value);
   }
 
   expire(): void {
     const isUnknown = this.#batch.isSent && this.isChange;
-    this.fail(isUnknown ? unknownOutcome(NO_REPLY) : unavailable(TIMEOUT_MESSAGE, NO_REPLY));
+    this.reject(isUnknown ? unknownOutcome(NO_REPLY) : unavailable(TIMEOUT_MESSAGE, NO_REPLY));
     this.#batch.onExpired();
-  }
-
-  #settle(): void {
-    this.isSettled = true;
-    this.#deadlines.remove(this);
   }
 }
 
 /** Calls that are sent together. */
 class OutgoingBatch {
   calls: Call[] = [];
-  pending: PendingCall[] = [];
+  pending: WorkerCall[] = [];
   readonly bodies = new BodyWriter();
   isSent = false;
   /** Number of calls that expired before the batch was sent. */
@@ -146,7 +126,7 @@ export class WorkerClient {
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
   readonly #data: Omit<WorkerData, 'now'>;
-  readonly #deadlines: DeadlineQueue;
+  readonly #calls: PendingCalls;
   readonly #waiting: OutgoingBatch[] = [];
   readonly #inFlight: OutgoingBatch[] = [];
   #inFlightBytes = 0;
@@ -172,7 +152,7 @@ export class WorkerClient {
     data: Omit<WorkerData, 'now'>,
   ) {
     this.#startWorker = startWorker;
-    this.#deadlines = new DeadlineQueue(clock);
+    this.#calls = new PendingCalls(clock);
     this.#time = time;
     this.#log = log;
     this.#data = data;
@@ -241,14 +221,14 @@ export class WorkerClient {
     const call = write(bodies);
     calls.push(call);
     const options = { read, onLate, isChange: !READS.has(call[0]), deadlineAt } as CallOptions<T>;
-    const pendingCall = new PendingCall(this.#deadlines, batch, options);
-    pending.push(pendingCall as PendingCall);
+    const pendingCall = new WorkerCall(this.#calls, batch, options);
+    pending.push(pendingCall as WorkerCall);
     if (this.#downError !== null) this.#rejectWaiting(this.#downError);
     else {
-      if (deadlineAt !== NO_DEADLINE) this.#deadlines.add(pendingCall);
+      if (deadlineAt !== NO_DEADLINE) this.#calls.add(pendingCall);
       this.#planFlush();
     }
-    return pendingCall.result.promise;
+    return pendingCall.outcome as Promise<T>;
   }
 
   /** {@link call} for operations without bodies whose results need no conversion. */
@@ -264,7 +244,7 @@ export class WorkerClient {
 
   /** The deadline of a call made now. @param leftMs what is left of the caller's own deadline */
   deadline(leftMs?: number): number {
-    return this.#deadlines.deadline(leftMs);
+    return this.#calls.deadline(leftMs);
   }
 
   /** Calls an operation without waiting for it or giving it a deadline. If it fails, `failure` is logged. */
@@ -318,7 +298,7 @@ export class WorkerClient {
     }
     this.#downError ??= this.#unavailable('is closed');
     this.#rejectWaiting(this.#downError);
-    this.#deadlines.stop();
+    this.#calls.stop();
     if (this.#worker === null) return;
     this.#worker.postMessage({ kind: 'close' } satisfies ToWorker);
     await this.#exited.promise;
@@ -395,7 +375,7 @@ export class WorkerClient {
     this.#downError = error;
     const unknown = new QuaysideError('outcome-unknown', error.message);
     for (const [index, { pending }] of this.#inFlight.splice(0).entries()) {
-      for (const call of pending) call.fail(index < uncertain && call.isChange ? unknown : error);
+      for (const call of pending) call.reject(index < uncertain && call.isChange ? unknown : error);
     }
     this.#rejectWaiting(error);
     this.#endBackup()?.reject(error);
@@ -403,7 +383,7 @@ export class WorkerClient {
   }
 
   #rejectWaiting(error: QuaysideError): void {
-    for (const { pending } of this.#waiting.splice(0)) for (const call of pending) call.fail(error);
+    for (const { pending } of this.#waiting.splice(0)) for (const call of pending) call.reject(error);
   }
 
   #unavailable(problem: string): QuaysideError {
@@ -413,12 +393,12 @@ export class WorkerClient {
 
 function ignore(): void {}
 
-function settle(pending: readonly PendingCall[], { places, results, rejections, bodies }: Reply): void {
+function settle(pending: readonly WorkerCall[], { places, results, rejections, bodies }: Reply): void {
   const count = places?.length ?? pending.length;
   for (let at = 0; at < count; at++) {
     const place = places?.[at] ?? at;
     const rejection = rejections?.get(place);
     if (rejection === undefined) pending[place]?.reply(results[at], bodies);
-    else pending[place]?.fail(new QuaysideError(rejection.code, rejection.message));
+    else pending[place]?.reject(new QuaysideError(rejection.code, rejection.message));
   }
 }

@@ -1,4 +1,4 @@
-import { CALL_TIMEOUT_MS, inTime, PendingLimit, unavailable } from '../../../engine/calls.ts';
+import { inTime, PendingCalls, unavailable } from '../../../engine/calls.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { Clock } from '../../../util/clock.ts';
 import type { RedisContext } from '../context.ts';
@@ -38,8 +38,8 @@ const MAX_QUICK_REDIRECTS = 3;
 export class Executor {
   /** The prefix of the names of the library's functions. */
   readonly library: string;
-  /** The calls that are waiting for replies. */
-  readonly pending = new PendingLimit();
+  /** The calls of queues. */
+  readonly pending: PendingCalls;
   readonly #context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>;
   readonly #pausing = new Set<() => void>();
   #isStopped = false;
@@ -47,12 +47,13 @@ export class Executor {
   constructor(context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>, library: string) {
     this.#context = context;
     this.library = library;
+    this.pending = new PendingCalls(context.clock);
     context.topology.onChange(() => this.#wake());
   }
 
   /** The deadline of a request that is made now, by the monotonic clock. */
-  deadline(withinMs = CALL_TIMEOUT_MS): number {
-    return this.#context.clock.monotonic() + withinMs;
+  deadline(withinMs?: number): number {
+    return this.pending.deadline(withinMs);
   }
 
   /** The estimated time of the master that has the key. */
