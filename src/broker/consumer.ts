@@ -83,7 +83,7 @@ export class Consumer {
   /** Orders consumers that began to wait in the same millisecond. */
   readonly order = Consumer.#created++;
   state: 'watching' | 'waiting' | 'taking' | 'gone' = 'waiting';
-  /** While it watches: its claim is woken when `WaitQueue.eligible` reaches this. */
+  /** While it watches: its claim is woken when `eligible` of the watchers reaches this. */
   wakeAt = 0;
   /** Whether `maxBytes` ended the take that served it. */
   isCut = false;

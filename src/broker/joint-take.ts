@@ -360,7 +360,7 @@ export class JointTake implements Claim {
       return;
     }
     this.#isCounting = true;
-    const eligible = this.#places.map(({ waitQueue }) => waitQueue?.eligible ?? 0);
+    const eligible = this.#places.map(({ waitQueue }) => waitQueue?.watchers.eligible ?? 0);
     const allCounts = await Promise.all(this.#places.map((place) => countsOf(place).catch(() => null)));
     this.#isCounting = false;
     if (this.#state !== 'waiting') return;
@@ -383,7 +383,7 @@ export class JointTake implements Claim {
     // become eligible, at least one queue has this share of them.
     const share = Math.ceil((scheduled < missing ? missing - scheduled : missing) / this.#places.length);
     for (const [index, { waitQueue, consumer }] of this.#places.entries()) {
-      if (consumer !== null) waitQueue?.wakeWhen(consumer, (eligible[index] ?? 0) + share);
+      if (consumer !== null) waitQueue?.watchers.wakeWhen(consumer, (eligible[index] ?? 0) + share);
     }
   }
 
@@ -487,5 +487,5 @@ function storageOf({ source: { queue } }: JointPlace): Storage {
 /** A paused queue counts as empty. */
 async function countsOf({ source: { queue }, group, waitQueue }: JointPlace): Promise<GroupCounts> {
   if (queue.paused) return NO_COUNTS;
-  return waitQueue === null ? queue.namespace.storage.counts(queue.key, group) : waitQueue.counts();
+  return waitQueue === null ? queue.namespace.storage.counts(queue.key, group) : waitQueue.watchers.counts();
 }

@@ -1,6 +1,6 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
-import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/storage.ts';
+import type { QueueOptions, RetryDelay } from '../engine/storage.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
 import { atMember, parse, wrongMember } from '../model/members.ts';
@@ -17,23 +17,16 @@ import type { Namespace } from './namespace.ts';
  * say. The engine applies those in `QueueOptions`.
  */
 export interface OwnOptions extends QueueOptions {
+  /** The lease of a reserve that names none. */
   readonly leaseMs?: number;
+  /** The time to live of elements inserted without one. */
   readonly ttlMs?: number | null;
+  /** Inserts are rejected while the queue holds this many elements; null: unlimited. */
   readonly maxElements?: number | null;
 }
 
 /** The effective options of a queue. */
-export interface QueueSettings {
-  /** The lease of a reserve that names none. */
-  readonly leaseMs: number;
-  readonly deadLetter: DeadLetterPolicy | null;
-  readonly retryDelay: RetryDelay | null;
-  readonly retentionMs: number | null;
-  /** The time to live of elements inserted without one. */
-  readonly ttlMs: number | null;
-  /** Inserts are rejected while the queue holds this many elements; null: unlimited. */
-  readonly maxElements: number | null;
-}
+export type QueueSettings = Required<OwnOptions>;
 
 /** The names of the options, in the configuration file as well as in JSON. */
 const NAMES: readonly OptionName[] = ['lease', 'deadLetter', 'retryDelay', 'retention', 'ttl', 'maxElements'];

@@ -165,33 +165,22 @@ export class WaitQueue {
   }
 
   /**
-   * Adds a consumer that takes nothing until it is {@link promote}d. Its claim is notified once {@link eligible}
+   * Adds a consumer that takes nothing until it is {@link promote}d. Its claim is notified once `watchers.eligible`
    * reaches `wakeAt`, or an unknown number of elements became eligible. The claim must end the consumer at its timeout.
    */
   watch(request: GetRequest, sink: Sink, claim: Claim): Consumer {
     const consumer = new Consumer(request, this.group, sink, this.#ns.clock.now(), claim);
     consumer.state = 'watching';
     if (request.owner !== null) this.#ofUsers += 1;
-    this.#watchers ??= new Watchers(this.#queue, this.group);
-    this.#watchers.add(consumer);
+    this.watchers.add(consumer);
     if (this.#timer === null && this.#inFlight === null) this.#sleep();
     return consumer;
   }
 
-  /** How many elements became eligible while consumers watched. Only differences are meaningful. */
-  get eligible(): number {
-    return this.#watchers?.eligible ?? 0;
-  }
-
-  /** The engine's counts of the group; see {@link Watchers.counts}. */
-  counts(): Promise<GroupCounts> {
+  /** The consumers that only watch. */
+  get watchers(): Watchers {
     this.#watchers ??= new Watchers(this.#queue, this.group);
-    return this.#watchers.counts();
-  }
-
-  /** Sets the value of {@link eligible} at which a watching consumer is woken; immediately if it is reached already. */
-  wakeWhen(consumer: Consumer, wakeAt: number): void {
-    if (consumer.state === 'watching') this.#watchers?.wakeWhen(consumer, wakeAt);
+    return this.#watchers;
   }
 
   /**
@@ -675,7 +664,9 @@ class Watchers {
     if (this.#consumers.size === 0) this.#counting = null;
   }
 
+  /** Sets the value of {@link eligible} at which a watching consumer is woken; immediately if it is reached already. */
   wakeWhen(consumer: Consumer, wakeAt: number): void {
+    if (consumer.state !== 'watching') return;
     consumer.wakeAt = wakeAt;
     this.#wakeAt = Math.min(this.#wakeAt, wakeAt);
     if (wakeAt <= this.#eligible) this.#wake();

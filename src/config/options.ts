@@ -14,6 +14,23 @@ import { type Properties, type Static, Type } from '../util/schema.ts';
 /** Undeclared keys are errors. */
 const CLOSED = { additionalProperties: false };
 
+/** A length of time in seconds. */
+const durationOption = (description: string, more: object = {}) =>
+  Type.Number({ exclusiveMinimum: 0, maximum: LIMITS.delayMs / 1000, description, ...more });
+
+/** A number of something, at least one. */
+const countOption = (description: string, more: object = {}) =>
+  Type.Integer({ minimum: 1, description, ...more });
+
+const portOption = (description: string, more: object = {}) =>
+  Type.Integer({ minimum: 0, maximum: 65_535, description, ...more });
+
+const bodyLimitOption = (description: string) =>
+  countOption(description, { maximum: LIMITS.maxBodyLimit, default: 1_048_576 });
+
+const maxSocketsOption = (most: number) =>
+  countOption('open connections at once; further ones are closed', { default: most });
+
 /** The TLS options of a listener. */
 const tlsOptions = <More extends Properties>(description: string, more: More) =>
   Type.Optional(
@@ -54,23 +71,10 @@ const frontEndOptions = <More extends Properties>(
     {
       host: HOST,
       port: Type.Optional(
-        Type.Integer({
-          minimum: 0,
-          maximum: 65_535,
-          description: `port, usually ${customaryPort}; 0 takes a free one; if not given, ${name} is off`,
-        }),
+        portOption(`port, usually ${customaryPort}; 0 takes a free one; if not given, ${name} is off`),
       ),
-      bodyLimit: Type.Integer({
-        minimum: 1,
-        maximum: LIMITS.maxBodyLimit,
-        default: 1_048_576,
-        description: tooLarge,
-      }),
-      maxSockets: Type.Integer({
-        minimum: 1,
-        default: 10_000,
-        description: 'open connections at once; further ones are closed',
-      }),
+      bodyLimit: bodyLimitOption(tooLarge),
+      maxSockets: maxSocketsOption(10_000),
       tls: tlsOptions(`serves ${name} over TLS (1.2 and up)`, {
         clientCa: Type.Optional(
           Type.String({
@@ -153,37 +157,17 @@ const UserOptions = Type.Object(
 const HttpOptions = Type.Object(
   {
     host: HOST_OR_SOCKET,
-    port: Type.Integer({
-      minimum: 0,
-      maximum: 65_535,
-      default: 3444,
-      description: 'port; 0 takes a free one',
-    }),
-    bodyLimit: Type.Integer({
-      minimum: 1,
-      maximum: LIMITS.maxBodyLimit,
-      default: 1_048_576,
-      description: 'largest body of a request, bytes; larger ones are answered with 413',
-    }),
-    batchCount: Type.Integer({
-      minimum: 1,
-      maximum: 100_000,
-      default: 10_000,
-      description:
-        'elements in one insert of many, or items in one settlement of many; a request with more is answered with 413',
-    }),
-    batchBytes: Type.Integer({
-      minimum: 1,
-      maximum: LIMITS.maxBodyLimit,
-      default: 16_777_216,
-      description:
-        'largest body of an insert of many or a settlement of many, bytes; larger ones are answered with 413. Also the largest response of a take of many',
-    }),
-    maxSockets: Type.Integer({
-      minimum: 1,
-      default: 20_000,
-      description: 'open connections at once; further ones are closed',
-    }),
+    port: portOption('port; 0 takes a free one', { default: 3444 }),
+    bodyLimit: bodyLimitOption('largest body of a request, bytes; larger ones are answered with 413'),
+    batchCount: countOption(
+      'elements in one insert of many, or items in one settlement of many; a request with more is answered with 413',
+      { maximum: 100_000, default: 10_000 },
+    ),
+    batchBytes: countOption(
+      'largest body of an insert of many or a settlement of many, bytes; larger ones are answered with 413. Also the largest response of a take of many',
+      { maximum: LIMITS.maxBodyLimit, default: 16_777_216 },
+    ),
+    maxSockets: maxSocketsOption(20_000),
     users: Type.Record(UserOptions, {
       default: {},
       description:
@@ -214,10 +198,8 @@ const HttpOptions = Type.Object(
 
 const DeadLetterOptions = Type.Object(
   {
-    maxTries: Type.Integer({
-      minimum: 1,
+    maxTries: countOption('number of failed tries after which an element moves to the dead-letter queue', {
       maximum: LIMITS.tries,
-      description: 'number of failed tries after which an element moves to the dead-letter queue',
     }),
     queue: Type.String({
       minLength: 1,
@@ -228,15 +210,9 @@ const DeadLetterOptions = Type.Object(
   { ...CLOSED, description: 'moves elements that fail too often; if not given, they are retried for ever' },
 );
 
-const LONGEST_S = 315_360_000;
-
 const RetryDelayOptions = Type.Object(
   {
-    first: Type.Number({
-      exclusiveMinimum: 0,
-      maximum: LONGEST_S,
-      description: 'delay after the first failed try, seconds',
-    }),
+    first: durationOption('delay after the first failed try, seconds'),
     factor: Type.Number({
       minimum: 1,
       maximum: 100,
@@ -244,11 +220,7 @@ const RetryDelayOptions = Type.Object(
       description: 'factor by which the delay grows with each further failed try',
     }),
     max: Type.Optional(
-      Type.Number({
-        exclusiveMinimum: 0,
-        maximum: LONGEST_S,
-        description: 'longest delay, seconds; defaults to 3600, or to `first` if that is longer',
-      }),
+      durationOption('longest delay, seconds; defaults to 3600, or to `first` if that is longer'),
     ),
     jitter: Type.Number({
       minimum: 0,
@@ -267,31 +239,15 @@ const RetryDelayOptions = Type.Object(
 /** Options of queues by name; they override those of the namespace. */
 const QueueOptions = Type.Object(
   {
-    lease: Type.Optional(
-      Type.Number({
-        exclusiveMinimum: 0,
-        maximum: LONGEST_S,
-        description: 'as in the namespace, whose value is the default',
-      }),
-    ),
+    lease: Type.Optional(durationOption('as in the namespace, whose value is the default')),
     deadLetter: Type.Optional(DeadLetterOptions),
     retryDelay: Type.Optional(RetryDelayOptions),
-    retention: Type.Optional(
-      Type.Number({ exclusiveMinimum: 0, maximum: LONGEST_S, description: 'streams: as in the namespace' }),
-    ),
-    ttl: Type.Optional(
-      Type.Number({
-        exclusiveMinimum: 0,
-        maximum: LONGEST_S,
-        description: 'time to live of elements that are inserted without one, seconds',
-      }),
-    ),
+    retention: Type.Optional(durationOption('streams: as in the namespace')),
+    ttl: Type.Optional(durationOption('time to live of elements that are inserted without one, seconds')),
     maxElements: Type.Optional(
-      Type.Integer({
-        minimum: 1,
-        description:
-          'maximum number of elements in each of these queues, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues',
-      }),
+      countOption(
+        'maximum number of elements in each of these queues, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues',
+      ),
     ),
   },
   CLOSED,
@@ -358,11 +314,8 @@ const NamespaceOptions = Type.Object(
         description: 'default groups of a stream; defaults to `[default]`',
       }),
     ),
-    lease: Type.Number({
-      exclusiveMinimum: 0,
-      maximum: 315_360_000,
+    lease: durationOption('how long a lease lasts, seconds; a call may ask for another length', {
       default: 120,
-      description: 'how long a lease lasts, seconds; a call may ask for another length',
     }),
     deadLetter: Type.Optional(DeadLetterOptions),
     retryDelay: Type.Optional(RetryDelayOptions),
@@ -373,25 +326,18 @@ const NamespaceOptions = Type.Object(
       }),
     ),
     retention: Type.Optional(
-      Type.Number({
-        exclusiveMinimum: 0,
-        maximum: 315_360_000,
-        description:
-          'streams: longest time that an element is stored, seconds; if not given, it is stored until its last group has finished it',
-      }),
+      durationOption(
+        'streams: longest time that an element is stored, seconds; if not given, it is stored until its last group has finished it',
+      ),
     ),
-    maxQueues: Type.Integer({
-      minimum: 1,
-      default: 10_000,
-      description:
-        'maximum number of queues in the namespace; a request that would create one more is rejected. Queues for dead letters and for elements that no exchange could forward are created beyond it, too, but they count',
-    }),
+    maxQueues: countOption(
+      'maximum number of queues in the namespace; a request that would create one more is rejected. Queues for dead letters and for elements that no exchange could forward are created beyond it, too, but they count',
+      { default: 10_000 },
+    ),
     maxElements: Type.Optional(
-      Type.Integer({
-        minimum: 1,
-        description:
-          'maximum number of elements in the namespace, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues; no bound if not given',
-      }),
+      countOption(
+        'maximum number of elements in the namespace, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues; no bound if not given',
+      ),
     ),
     maxBytes: Type.Optional(
       Type.Integer({
@@ -400,19 +346,14 @@ const NamespaceOptions = Type.Object(
           'SQLite: largest size of the file, or of the memory of `sqlite::memory:`, for all of its namespaces together, bytes. Redis: memory that the queues of the namespace use. PostgreSQL: size of the elements of the namespace. Further inserts are rejected with `507`, consuming continues. Defaults to 1 GiB for `sqlite::memory:`, else to no bound',
       }),
     ),
-    maxExchanges: Type.Integer({
-      minimum: 1,
-      default: 1000,
-      description:
-        'maximum number of exchanges with a source in the namespace; creating one more is rejected. Exchanges that are stored or in the configuration run in any case',
-    }),
-    maxGroups: Type.Integer({
-      minimum: 1,
-      maximum: 10_000,
-      default: 1_000,
-      description:
-        'streams: maximum number of consumer groups of one queue in addition to the default ones; an insert that would create one more is rejected',
-    }),
+    maxExchanges: countOption(
+      'maximum number of exchanges with a source in the namespace; creating one more is rejected. Exchanges that are stored or in the configuration run in any case',
+      { default: 1000 },
+    ),
+    maxGroups: countOption(
+      'streams: maximum number of consumer groups of one queue in addition to the default ones; an insert that would create one more is rejected',
+      { maximum: 10_000, default: 1_000 },
+    ),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {
         description:
@@ -464,12 +405,8 @@ const ExchangeOptions = Type.Object(
     ),
     consumer: Type.Object(
       {
-        parallel: Type.Optional(
-          Type.Integer({ minimum: 1, maximum: 16, description: 'concurrent consumers' }),
-        ),
-        wsize: Type.Optional(
-          Type.Integer({ minimum: 1, maximum: 65_536, description: 'maximum number of pending elements' }),
-        ),
+        parallel: Type.Optional(countOption('concurrent consumers', { maximum: 16 })),
+        wsize: Type.Optional(countOption('maximum number of pending elements', { maximum: 65_536 })),
         reserve: Type.Optional(
           Type.Boolean({ description: 'forwards to another engine at least once instead of at most once' }),
         ),
@@ -500,12 +437,13 @@ const TracingOptions = Type.Object(
       description:
         'share of the traces starting at this node that is recorded; if a request has a `traceparent`, its sampled flag decides',
     }),
-    maxQueue: Type.Integer({
-      minimum: 1,
-      maximum: 1_000_000,
-      default: 8_192,
-      description: 'maximum number of spans waiting to be sent; further ones are dropped and counted',
-    }),
+    maxQueue: countOption(
+      'maximum number of spans waiting to be sent; further ones are dropped and counted',
+      {
+        maximum: 1_000_000,
+        default: 8_192,
+      },
+    ),
     service: Type.String({
       minLength: 1,
       default: 'quayside',
@@ -553,47 +491,28 @@ export const Options = Type.Object(
       default: 'on',
       description: '`off` rejects exchanges with selectors, and does not run stored ones: a selector is code',
     }),
-    maxHops: Type.Integer({
-      minimum: 1,
-      maximum: 1_000,
-      default: 17,
-      description:
-        'maximum number of exchanges that an element may pass through; after that it goes to `__too_many_hops__`',
-    }),
-    maxCopies: Type.Integer({
-      minimum: 1,
-      maximum: 1_000_000,
-      default: 1_000,
-      description:
-        'maximum number of copies of one element in a loop of exchanges; further ones go to `__too_many_hops__`',
-    }),
+    maxHops: countOption(
+      'maximum number of exchanges that an element may pass through; after that it goes to `__too_many_hops__`',
+      { maximum: 1_000, default: 17 },
+    ),
+    maxCopies: countOption(
+      'maximum number of copies of one element in a loop of exchanges; further ones go to `__too_many_hops__`',
+      { maximum: 1_000_000, default: 1_000 },
+    ),
     waiting: Type.Object(
       {
-        total: Type.Integer({
-          minimum: 1,
-          default: 10_000,
-          description: 'pending gets and reserves at once on this node, most of them waiting for an element',
-        }),
-        perUser: Type.Integer({
-          minimum: 1,
-          default: 1_000,
-          description: 'pending gets and reserves of one user at once',
-        }),
+        total: countOption(
+          'pending gets and reserves at once on this node, most of them waiting for an element',
+          { default: 10_000 },
+        ),
+        perUser: countOption('pending gets and reserves of one user at once', { default: 1_000 }),
       },
       { ...CLOSED, default: {} },
     ),
     events: Type.Object(
       {
-        total: Type.Integer({
-          minimum: 1,
-          default: 2_000,
-          description: 'subscribers of `GET /events` at once on this node',
-        }),
-        perUser: Type.Integer({
-          minimum: 1,
-          default: 200,
-          description: 'subscribers of one user at once',
-        }),
+        total: countOption('subscribers of `GET /events` at once on this node', { default: 2_000 }),
+        perUser: countOption('subscribers of one user at once', { default: 200 }),
       },
       { ...CLOSED, default: {} },
     ),
