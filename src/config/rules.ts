@@ -99,18 +99,13 @@ function checkNamespace(name: string, namespace: NamespaceConfig, report: Report
   if (name.includes('/') || name === '*') {
     report(path, 'contains a slash, or is *', 'Choose another name');
   }
-  if (namespace.deadLetter !== undefined) {
-    const { queue } = namespace.deadLetter;
-    attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', report);
-  }
   for (const [i, group] of (namespace.groups ?? []).entries()) {
     attempt(() => checkGroup('groups', group), [...path, 'groups', String(i)], 'Choose another name', report);
   }
-  for (const option of ['groups', 'retention'] as const) {
-    if (namespace[option] === undefined || namespace.variant === 'stream') continue;
-    report([...path, option], 'is for streams only', 'Set variant: stream, or leave it out');
+  if (namespace.groups !== undefined && namespace.variant !== 'stream') {
+    report([...path, 'groups'], 'is for streams only', 'Set variant: stream, or leave it out');
   }
-  checkRetryDelay(namespace, path, report);
+  checkPolicies(namespace, namespace, path, report);
   for (const [pattern, options] of Object.entries(namespace.queues ?? {})) {
     checkQueueOptions(pattern, options, namespace, [...path, 'queues', pattern], report);
   }
@@ -129,43 +124,46 @@ function checkNamespace(name: string, namespace: NamespaceConfig, report: Report
 function checkQueueOptions(
   pattern: string,
   options: QueueConfig,
-  { variant }: NamespaceConfig,
+  namespace: NamespaceConfig,
   path: Path,
   report: Report,
 ): void {
   attempt(() => checkName('queue', pattern), path, 'Choose another pattern', report);
-  if (options.deadLetter !== undefined) {
-    const { queue } = options.deadLetter;
-    attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', report);
-    if (queue === pattern) {
-      report(
-        [...path, 'deadLetter', 'queue'],
-        'is the queue itself',
-        'Name another queue, or leave deadLetter out',
-      );
-    }
-  }
-  checkRetryDelay(options, path, report);
-  if (options.retention !== undefined && variant !== 'stream') {
-    report([...path, 'retention'], 'is for streams only', 'Set variant: stream, or leave it out');
+  checkPolicies(options, namespace, path, report);
+  if (options.deadLetter?.queue === pattern) {
+    report(
+      [...path, 'deadLetter', 'queue'],
+      'is the queue itself',
+      'Name another queue, or leave deadLetter out',
+    );
   }
   for (const option of ['lease', 'deadLetter', 'retryDelay', 'ttl'] as const) {
-    if (options[option] === undefined || variant !== 'list') continue;
+    if (options[option] === undefined || namespace.variant !== 'list') continue;
     report([...path, option], 'is not for lists, which have only maxElements', 'Leave it out, or use simple');
   }
 }
 
-function checkRetryDelay(
-  { retryDelay }: Pick<NamespaceConfig, 'retryDelay'>,
+/** Checks the options that both a namespace and its queues may have. */
+function checkPolicies(
+  { deadLetter, retryDelay, retention }: Pick<QueueConfig, 'deadLetter' | 'retryDelay' | 'retention'>,
+  { variant }: NamespaceConfig,
   path: Path,
   report: Report,
 ): void {
-  if (retryDelay?.max === undefined || retryDelay.max >= retryDelay.first) return;
-  report(
-    [...path, 'retryDelay', 'max'],
-    `is ${retryDelay.max}, less than first, which is ${retryDelay.first}`,
-    'Give at least first',
-  );
+  if (deadLetter !== undefined) {
+    const { queue } = deadLetter;
+    attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', report);
+  }
+  if (retention !== undefined && variant !== 'stream') {
+    report([...path, 'retention'], 'is for streams only', 'Set variant: stream, or leave it out');
+  }
+  if (retryDelay?.max !== undefined && retryDelay.max < retryDelay.first) {
+    report(
+      [...path, 'retryDelay', 'max'],
+      `is ${retryDelay.max}, less than first, which is ${retryDelay.first}`,
+      'Give at least first',
+    );
+  }
 }
 
 const isSqlite = (url: string): boolean => url.startsWith('sqlite:');
