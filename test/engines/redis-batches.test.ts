@@ -209,6 +209,20 @@ describe('Batches of the Redis engine on a cluster', () => {
     await Promise.all([first, ...behind]);
   });
 
+  it('count the copies of elements that are moved: Redis serves nobody else while it stores them', async () => {
+    const { storage } = stub;
+    const first = storage.insert(HERE, newElements('first'));
+    await turns();
+    const [{ finish }] = move(HERE, THERE) as [Transfer];
+    const inserts = Array.from({ length: 600 }, () => ({ queue: THERE, element: newElement({}) }));
+    const moves = [1, 2].map(() => transfer(storage, [{ from: HERE, finish, inserts }]));
+    await reply('insert');
+    await reply('settle');
+    assert.deepEqual(await settledOf(moves), [true, false]);
+    await reply('settle');
+    await Promise.all([first, ...moves]);
+  });
+
   it('that fail do not fail the reads in them: those are sent again on their own', async () => {
     const { storage } = stub;
     const inserting = codeOf(storage.insert(HERE, newElements('a')));

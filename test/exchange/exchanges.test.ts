@@ -283,6 +283,29 @@ describe('an exchange', () => {
     }
   });
 
+  it('stores at most 2,000 copies of several elements in one call', async () => {
+    const { src, a, id } = names();
+    const storage = here.engine.storage;
+    const settle = storage.settle.bind(storage);
+    const copies: number[] = [];
+    storage.settle = (items, ...rest) => {
+      const inserts = items.map(({ action }) => (action.kind === 'finish' && action.inserts?.length) || 0);
+      copies.push(inserts.reduce((sum, count) => sum + count, 0));
+      return settle(items, ...rest);
+    };
+    try {
+      const selected = Array.from({ length: 250 }, (_, i): [string, string] => [`N/${a}`, `${i + 1}`]);
+      const elements = Array.from({ length: 30 }, () => newElement({}));
+      await node.broker.namespace('N').queue(src).insert(elements);
+      await node.exchanges.create(id, declare(`N/${src}`, selected));
+      await until(async () => (await node.total('N', src)) === 0);
+      assert.equal(await node.total('N', a), 30 * 250);
+      assert.ok(Math.max(...copies) <= 2_000, `${copies} copies`);
+    } finally {
+      storage.settle = settle;
+    }
+  });
+
   it('keeps the lease of an element while its large copies are being stored', async () => {
     const { src, a, b, id } = names();
     const storage = here.engine.storage;

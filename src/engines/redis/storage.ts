@@ -268,6 +268,7 @@ export class RedisStorage implements Storage {
     const queue = (items[0] as SettleItem).queue;
     const sweeps: SweepRequest[] = [];
     let bytes = 0;
+    let deliveries = items.length;
     let stores = false;
     let moves = false;
     for (const { action } of items) {
@@ -277,13 +278,15 @@ export class RedisStorage implements Storage {
       if (action.kind === 'move') stores = true;
       if (action.kind !== 'finish' || action.inserts === undefined) continue;
       moves = true;
+      deliveries += action.inserts.length;
       for (const { queue: to, element } of action.inserts) {
         stores = true;
         bytes += element.body.length;
         sweeps.push(...this.#expirySweeps(to, [element]));
       }
     }
-    const options = { join: 'settle', items: items.length, bytes, stores, moves, sweeps, deadlineAt };
+    const count = items.length;
+    const options = { join: 'settle', items: count, deliveries, bytes, stores, moves, sweeps, deadlineAt };
     const retentionMs = (to: QueueKey): number => policies.retentionMs(to);
     const call = { items, windowMs: this.#dedupWindowMs, retentionMs };
     return this.#batchers.call(queue, SETTLE, call, options).then((results) => {
