@@ -66,7 +66,8 @@ const SECTION_BY_SYMBOL: Readonly<Record<string, number>> = {
 
 /** Sections with a lower descriptor occur at most once. */
 const FIRST_BODY_SECTION = SECTION.data;
-/** Indexes of fields of the header section (messaging, 3.2.1). */
+/** Number and indexes of the fields of the header section (messaging, 3.2.1). */
+const HEADER_FIELDS = 5;
 const TTL_INDEX = 2;
 const DELIVERY_COUNT_INDEX = 4;
 /** Maximum entries of a map: those that can be element headers, and a few that are not stored. */
@@ -176,6 +177,7 @@ class ReceivedMessage {
   #readHeader(reader: ValueReader): void {
     const count = reader.open('list');
     if (count === null) return;
+    if (count > HEADER_FIELDS) throw malformedMessage('its header has too many fields');
     for (let at = 0; at < count; at++) {
       const value = reader.simple();
       if (value.type !== 'uint') continue;

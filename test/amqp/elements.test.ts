@@ -407,6 +407,8 @@ describe('a message and its element', () => {
       '00537045',
       '00a3036162634000',
       '405377',
+      // A header of six fields.
+      '005370c00706404040404040005375a000',
       // A map of two pairs whose count is one, and a list too short for its count.
       '005374c10d02a10161a10162a10163a10164',
       '005370c000005375a000',
