@@ -189,6 +189,7 @@ export class AmqpConnection
   }
 
   onAttach(endpoint: Endpoint): void {
+    this.countConsumerFrame();
     try {
       if (this.links.size >= AMQP_LIMITS.links) {
         throw new QuaysideError('overloaded', `This connection has ${AMQP_LIMITS.links} links, the maximum.`);

@@ -38,6 +38,8 @@ const MAX_OUTPUT_BYTES = 1024 * 1024;
  * limited in the same way.
  */
 export const MAX_TURN_FRAMES = 4096;
+/** A frame that starts a consumer or link counts as this many: it costs as much as ten others, and calls the engine. */
+const CONSUMER_FRAMES = 64;
 /** How long an ending session waits for its pending engine calls. */
 export const FINISH_MS = 2_000;
 /** How long a client has to read the last frame and close, before the connection is cut. */
@@ -198,6 +200,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       since: new Date(this.#openedAt).toISOString(),
       consumers: [...this.consumers].map((consumer) => consumer.describe()),
     };
+  }
+
+  /** Call for a frame that asks for a consumer or link. */
+  countConsumerFrame(): void {
+    this.#framesSinceYield += CONSUMER_FRAMES;
   }
 
   /** Fills a consumer at the end of this turn. */
