@@ -378,7 +378,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a sweep does not return a queue whose lease it expired while it determined the next due time',
     suite: 'redis upkeep',
-    edits: [inRedis('sweeper.ts', 'if (result.released) this.noteAffected(queue);', '')],
+    edits: [inRedis('sweeper.ts', 'if (result.released) this.affected.note(queue);', '')],
   },
   {
     name: 'an existing due entry is trusted although its sweep may run before the reserve',

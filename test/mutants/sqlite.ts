@@ -68,7 +68,7 @@ export const SQLITE: readonly Mutant[] = [
       {
         file: 'src/engines/sqlite/storage.ts',
         search: "() => ['sweep'],",
-        replace: "() => (affected.clear(), ['sweep']),",
+        replace: "() => (this.#client.affected.takeAll(), ['sweep']),",
       },
     ],
   },
@@ -78,7 +78,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/storage.ts',
-        search: 'this.#client.affected.set(nameOf(queue), {});',
+        search: 'this.#client.affected.note(queue);',
         replace: '',
       },
     ],

@@ -238,7 +238,7 @@ export class Expirer {
   }
 
   #read(rows: readonly Row[]): void {
-    const { clock, registry, monotonic, onAffected, onDeadLetters } = this.#context;
+    const { clock, registry, monotonic, affected, onDeadLetters } = this.#context;
     const more = new Map<string, Place>();
     for (const row of rows) {
       const kind = text(row, 0);
@@ -259,13 +259,13 @@ export class Expirer {
       } else {
         const key: QueueKey = { ns: text(row, 1), name: text(row, 2) };
         const group = text(row, 3);
-        onAffected(key);
+        affected.note(key);
         if (kind === 'stays') {
           registry.queue(key).subscriptions.get(group)?.watermark.lower(number(row, 5));
           continue;
         }
         onDeadLetters(key, group, text(row, 6), number(row, 4));
-        onAffected({ ns: key.ns, name: text(row, 6) });
+        affected.note({ ns: key.ns, name: text(row, 6) });
       }
     }
   }

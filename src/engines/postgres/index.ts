@@ -9,6 +9,7 @@
 // one, which serves everything else: `housekeeping.ts` with `counter-sums.ts` and `unused-queues.ts`, counts of
 // streams, and the other ports.
 
+import { AffectedQueues } from '../../engine/affected-queues.ts';
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { StoredDefinitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, Finding, OpenEngine } from '../../engine/engine.ts';
@@ -60,7 +61,6 @@ class PostgresEngine implements Engine {
   readonly #auxiliary: AuxiliaryConnection;
   readonly #batcher: Batcher;
   readonly #context: Context;
-  readonly #affected = new Map<string, QueueKey>();
   #stopped: Promise<void> | null = null;
 
   constructor(options: EngineOptions) {
@@ -106,8 +106,7 @@ class PostgresEngine implements Engine {
       prober: new Prober(auxiliary, clock, log),
       dedupWindow: String(dedupWindowMs),
       monotonic: () => clock.monotonic(),
-      onAffected: (queue: QueueKey) => void this.#affected.set(JSON.stringify([queue.ns, queue.name]), queue),
-      onDropped: (queue: QueueKey) => void this.#affected.delete(JSON.stringify([queue.ns, queue.name])),
+      affected: new AffectedQueues(),
       onDeadLetters: (queue: QueueKey, group: GroupName, to: string, count: number) => {
         const target = { queue: { ns: queue.ns, name: to }, groups: registry.defaultGroups(queue) };
         countDeadLetters(this.stats, { queue, group }, target, count);
@@ -133,7 +132,6 @@ class PostgresEngine implements Engine {
       unusedQueues,
       auxiliary,
       clock,
-      takeAffected: () => this.#takeAffected(),
     });
   }
 
@@ -189,11 +187,5 @@ class PostgresEngine implements Engine {
     ids.setTag(await prepareSchema(connection, this.#settings));
     const [row = []] = await connection.query(PING, []);
     clock.update(number(row, 0));
-  }
-
-  #takeAffected(): QueueKey[] {
-    const keys = [...this.#affected.values()];
-    this.#affected.clear();
-    return keys;
   }
 }

@@ -1,3 +1,4 @@
+import type { AffectedQueues } from '../../engine/affected-queues.ts';
 import type { GroupName } from '../../model/element.ts';
 import type { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
@@ -85,9 +86,7 @@ export interface Context {
   readonly dedupWindow: string;
   /** The monotonic clock, ms. */
   readonly monotonic: () => number;
-  /** Called when a queue gained eligible elements. */
-  readonly onAffected: (queue: QueueKey) => void;
-  readonly onDropped: (queue: QueueKey) => void;
+  readonly affected: AffectedQueues;
   /** Called when elements of a group became dead letters. @param to the name of the dead-letter queue */
   readonly onDeadLetters: (queue: QueueKey, group: GroupName, to: string, count: number) => void;
 }

@@ -77,10 +77,8 @@ export class PostgresStorage implements Storage {
   readonly #clock: Clock;
   /** Settles when the last requested count of a stream has been read. */
   #streamCount: Promise<unknown> = Promise.resolve();
-  readonly #takeAffected: () => QueueKey[];
   readonly #operations: ReturnType<typeof operationsOf>;
 
-  /** @param takeAffected returns the queues that gained eligible elements since its last call */
   constructor(
     context: Context,
     {
@@ -89,21 +87,18 @@ export class PostgresStorage implements Storage {
       unusedQueues,
       auxiliary,
       clock,
-      takeAffected,
     }: {
       batcher: Batcher;
       housekeeping: Housekeeping;
       unusedQueues: UnusedQueues;
       auxiliary: AuxiliaryConnection;
       clock: Clock;
-      takeAffected: () => QueueKey[];
     },
   ) {
     this.#context = context;
     this.#batcher = batcher;
     this.#housekeeping = housekeeping;
     this.#unusedQueues = unusedQueues;
-    this.#takeAffected = takeAffected;
     this.#operations = operationsOf(context);
     this.#auxiliary = auxiliary;
     this.#clock = clock;
@@ -234,11 +229,11 @@ export class PostgresStorage implements Storage {
     };
   }
 
-  async drop(key: QueueKey): Promise<boolean> {
+  drop(key: QueueKey): Promise<boolean> {
     const queue = this.#context.registry.queue(key);
-    const isDropped = await this.#batcher.submit(this.#operations.drop, queue, queue, OWN_BATCH);
-    if (isDropped) this.#context.onDropped(key);
-    return isDropped;
+    return this.#context.affected.drop(key, () =>
+      this.#batcher.submit(this.#operations.drop, queue, queue, OWN_BATCH),
+    );
   }
 
   async counts(key: QueueKey, group?: GroupName): Promise<QueueCounts> {
@@ -279,11 +274,11 @@ export class PostgresStorage implements Storage {
   }
 
   async sweep(): Promise<SweepResult> {
-    const { clock, expirer } = this.#context;
+    const { affected, clock, expirer } = this.#context;
     expirer.requestPass();
     await this.ping();
     const hasMore = await this.#housekeeping.run();
-    return { affected: this.#takeAffected(), nextAt: hasMore ? Math.floor(clock.now) : expirer.nextAt };
+    return { affected: affected.takeAll(), nextAt: hasMore ? Math.floor(clock.now) : expirer.nextAt };
   }
 
   /** Updates this node's estimate of the database's clock. */

@@ -112,14 +112,14 @@ class RedisEngine implements Engine {
           for (const [group, count] of reply.died.counts) {
             countDeadLetters(stats, { queue, group }, { queue: target, groups }, count);
           }
-          sweeper.noteAffected(target);
+          sweeper.affected.note(target);
         }
         return outbox.onReply(queue, reply, awaitedUntil);
       },
     });
     const definitions = openDefinitions(context, channels);
     const sweeper = new Sweeper(context, batchers, registry, definitions);
-    const outbox = new Outbox(context, batchers, (queue) => sweeper.noteAffected(queue));
+    const outbox = new Outbox(context, batchers, (queue) => sweeper.affected.note(queue));
     this.#channels = channels;
     this.#batchers = batchers;
     this.#outbox = outbox;

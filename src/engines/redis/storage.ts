@@ -212,14 +212,11 @@ export class RedisStorage implements Storage {
 
   /** Runs after all calls made earlier. */
   drop(queue: QueueKey): Promise<boolean> {
-    return this.#batchers.inTime(this.counts(queue).then(() => this.#drop(queue)));
-  }
-
-  async #drop(queue: QueueKey): Promise<boolean> {
-    const noteDropped = this.#sweeper.beforeDrop(queue);
-    const isDropped = await this.#registry.drop(queue);
-    if (isDropped) noteDropped();
-    return isDropped;
+    const drop = async (): Promise<boolean> => {
+      await this.counts(queue);
+      return this.#sweeper.affected.drop(queue, () => this.#registry.drop(queue));
+    };
+    return this.#batchers.inTime(drop());
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {

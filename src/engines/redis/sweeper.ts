@@ -1,3 +1,4 @@
+import { AffectedQueues } from '../../engine/affected-queues.ts';
 import { type Definitions, queueDefinitionKey } from '../../engine/definitions.ts';
 import type { NamespacePolicy } from '../../engine/engine.ts';
 import type { SweepResult } from '../../engine/storage.ts';
@@ -32,8 +33,7 @@ export class Sweeper {
   readonly #registry: Registry;
   readonly #definitions: Definitions;
   readonly #namespaces: ReadonlySet<string>;
-  /** Queues that received elements outside a sweep, until a sweep reports them. */
-  readonly #affected = new Map<string, QueueKey>();
+  readonly affected = new AffectedQueues();
   /** When to look for unused queues again. */
   #forgetAt = Number.NEGATIVE_INFINITY;
 
@@ -43,23 +43,6 @@ export class Sweeper {
     this.#registry = registry;
     this.#definitions = definitions;
     this.#namespaces = new Set(context.namespaces.map(({ name }) => name));
-  }
-
-  /** The next sweep reports this queue. */
-  noteAffected(queue: QueueKey): void {
-    this.#affected.set(queueText(queue), { ...queue });
-  }
-
-  /**
-   * A queue is about to be dropped. Returns a function to call when it was: the next sweep does not report the queue
-   * then, unless it received an element since.
-   */
-  beforeDrop(queue: QueueKey): () => void {
-    const text = queueText(queue);
-    const noted = this.#affected.get(text);
-    return () => {
-      if (this.#affected.get(text) === noted) this.#affected.delete(text);
-    };
   }
 
   #sweepQueue(queue: QueueKey): Promise<Swept> {
@@ -74,7 +57,7 @@ export class Sweeper {
     const isSilent = ({ queue }: SweepEntry): boolean => silent.has(queueText(queue));
     const dueTexts = new Set(due.map(({ queue }) => queueText(queue)));
     for (const [text, { queue, found }] of swept) {
-      if (found.released || (found.ready && dueTexts.has(text))) this.noteAffected(queue);
+      if (found.released || (found.ready && dueTexts.has(text))) this.affected.note(queue);
     }
     const retryAt = now + RETRY_MS;
     await Promise.all([
@@ -87,9 +70,7 @@ export class Sweeper {
     const isFull = due.length >= MAX_QUEUES || tidy.length >= MAX_QUEUES;
     const more = isFull || [...swept.values()].some(({ found }) => found.more);
     const nextAt = more ? now : await this.#nextAt(now, { swept, silent });
-    const affected = [...this.#affected.values()];
-    this.#affected.clear();
-    return { affected, nextAt };
+    return { affected: this.affected.takeAll(), nextAt };
   }
 
   /** The first entries that are due, of this engine's namespaces. */
@@ -162,7 +143,7 @@ export class Sweeper {
       const found = await this.#sweepAll(others);
       for (const text of [...found.swept.keys(), ...found.silent]) checked.add(text);
       for (const { queue, found: result } of found.swept.values()) {
-        if (result.released) this.noteAffected(queue);
+        if (result.released) this.affected.note(queue);
         next = Math.min(next, result.more ? now : (result.nextAt ?? next));
       }
       for (const { queue, at } of step) if (found.silent.has(queueText(queue))) next = Math.min(next, at);

@@ -1,3 +1,4 @@
+import { AffectedQueues } from '../../engine/affected-queues.ts';
 import { PendingCall, PendingCalls, unavailable, unknownOutcome } from '../../engine/calls.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import { StoreInUse } from '../../engine/engine.ts';
@@ -8,10 +9,10 @@ import {
   type Call,
   type CallOf,
   type FromWorker,
+  keyOf,
   type Operation,
   type Operations,
   type PackedBodies,
-  type QueueName,
   READS,
   type Reply,
   type ToWorker,
@@ -117,11 +118,7 @@ class OutgoingBatch {
  * they are made. Each is settled by its deadline, so a disk that hangs blocks no caller.
  */
 export class WorkerClient {
-  /**
-   * Queues that gained eligible elements without a call whose caller knows of them; the next sweep reports them. Each
-   * time, a queue gets another value.
-   */
-  readonly affected = new Map<QueueName, object>();
+  readonly affected = new AffectedQueues();
   readonly #startWorker: StartThread;
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
@@ -336,7 +333,7 @@ export class WorkerClient {
 
   #onMessage(message: FromWorker): void {
     if (message.kind === 'replies') {
-      for (const name of message.affected) this.affected.set(name, {});
+      for (const name of message.affected) this.affected.note(keyOf(name));
       this.#settle(message.replies);
       const done = this.#inFlight.splice(0, message.replies.length);
       for (const { bodies } of done) this.#inFlightBytes -= bodies.byteLength;

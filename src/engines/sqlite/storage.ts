@@ -41,7 +41,6 @@ import {
   type Fields,
   fromMore,
   type Inserted,
-  keyOf,
   nameOf,
   type PackedBodies,
   type RareFields,
@@ -160,7 +159,7 @@ export class SqliteStorage implements Storage {
       this.#client.run((bodies) => this.#settleCall(items, bodies), failure);
     }
     // Takes may have found nothing in between; those that follow the next sweep run after these calls.
-    this.#client.affected.set(nameOf(queue), {});
+    this.#client.affected.note(queue);
   }
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
@@ -234,14 +233,8 @@ export class SqliteStorage implements Storage {
     return this.#client.invoke('purge', nameOf(queue), states ?? null);
   }
 
-  async drop(queue: QueueKey): Promise<boolean> {
-    const name = nameOf(queue);
-    const { affected } = this.#client;
-    const noted = affected.get(name);
-    const isDropped: boolean = await this.#client.invoke('drop', name);
-    // It may have received an element again since.
-    if (isDropped && affected.get(name) === noted) affected.delete(name);
-    return isDropped;
+  drop(queue: QueueKey): Promise<boolean> {
+    return this.#client.affected.drop(queue, () => this.#client.invoke('drop', nameOf(queue)));
   }
 
   /** Counts in steps, between which other calls run. */
@@ -261,14 +254,9 @@ export class SqliteStorage implements Storage {
   }
 
   sweep(): Promise<SweepResult> {
-    const { affected } = this.#client;
     return this.#client.call(
       () => ['sweep'],
-      (nextAt) => {
-        const queues = [...affected.keys()].map(keyOf);
-        affected.clear();
-        return { affected: queues, nextAt };
-      },
+      (nextAt) => ({ affected: this.#client.affected.takeAll(), nextAt }),
     );
   }
 
