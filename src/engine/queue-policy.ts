@@ -129,10 +129,3 @@ export function limitedGroups(
   for (const { groups } of elements) for (const group of groups) if (!defaults.has(group)) named.add(group);
   return named;
 }
-
-/** Whether new elements name more groups than an empty queue may have, so that they can be rejected without a read. */
-export function isBeyond(limit: GroupLimit, elements: readonly Pick<NewElement, 'groups'>[]): boolean {
-  let count = 0;
-  for (const { groups } of elements) count += groups.length;
-  return count > limit.max && limitedGroups(limit, elements).size > limit.max;
-}

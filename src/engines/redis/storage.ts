@@ -1,5 +1,5 @@
 import { isUnknownOutcome } from '../../engine/calls.ts';
-import { isBeyond, limitedGroups } from '../../engine/queue-policy.ts';
+import { limitedGroups } from '../../engine/queue-policy.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import { partialFailure, settleRest } from '../../engine/settle-rest.ts';
 import type { Signaller } from '../../engine/signaller.ts';
@@ -120,7 +120,8 @@ export class RedisStorage implements Storage {
     if (isEmpty && request === null) return [];
     const capacity = capacityOf(this.#policies, queue);
     // Check before sending: a rejected insert must not create the queue.
-    if (capacity.limit !== null && isBeyond(capacity.limit, elements)) throw groupsRejected(capacity);
+    const { limit } = capacity;
+    if (limit !== null && limitedGroups(limit, elements).size > limit.max) throw groupsRejected(capacity);
     const contradiction = contradictionIn(elements);
     if (contradiction >= 0 && !(await this.#exists(queue, deadlineAt))) {
       // Nothing is stored, and no key was seen. Sent to Redis, the call would create the queue.

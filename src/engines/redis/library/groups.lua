@@ -2,8 +2,6 @@
 -- `L` holds the names by number, '' where a number is free.
 
 local MAX_GROUPS = 65535
--- Freeing unused numbers is a scan, so it is done only when the table has doubled, from this size on.
-local FIRST_CLEARING = 256
 -- A queue at its group limit is scanned once in this time: a producer that keeps naming new groups must not make each
 -- insert a scan.
 local CLEAR_AGAIN_MS = 1000
@@ -111,13 +109,7 @@ end
 
 -- Creates a group that fits.
 local function newGroup(q, group)
-  local number = freeNumber(q)
-  local count = #q.groups
-  if not number and count >= FIRST_CLEARING and math.frexp(count) == 0.5 then
-    freeGroups(q)
-    number = freeNumber(q)
-  end
-  number = number or count + 1
+  local number = freeNumber(q) or #q.groups + 1
   q.groups[number], q.numbers[group] = group, number
   q.groupCount = q.groupCount + 1
   db('HSET', q.h, 'L', cmsgpack.pack(q.groups))
