@@ -370,7 +370,7 @@ export class MigratingStorage implements Storage {
       { storage: this.#to, state },
     ]);
     const deliveries: ScanPage['deliveries'] = [];
-    let { part, inner } = readCursor(after, parts.length);
+    let { part, inner } = readCursor(after, parts);
     for (; part < parts.length; part += 1, inner = null) {
       const { storage, state } = parts[part] as (typeof parts)[number];
       const left = limit - deliveries.length;
@@ -553,12 +553,15 @@ function writeCursor({ part, inner }: PartCursor): string {
   return `m${part}:${inner ?? ''}`;
 }
 
-/** An invalid cursor starts at the beginning, as in the engines. */
-function readCursor(text: string | null, parts: number): PartCursor {
+/** A cursor of the old engine, from before the migration, continues there. An invalid one starts at the beginning. */
+function readCursor(text: string | null, parts: readonly { readonly state: DeliveryState }[]): PartCursor {
   const [, part = '', inner = ''] = /^m(\d):(.*)$/s.exec(text ?? '') ?? [];
-  return part === '' || Number(part) >= parts
-    ? { part: 0, inner: null }
-    : { part: Number(part), inner: inner === '' ? null : inner };
+  if (part !== '' && Number(part) < parts.length) {
+    return { part: Number(part), inner: inner === '' ? null : inner };
+  }
+  // The first part of a state is that of the old engine.
+  const oldPart = parts.findIndex(({ state }) => text?.startsWith(`${state}.`));
+  return oldPart === -1 ? { part: 0, inner: null } : { part: oldPart, inner: text };
 }
 
 function sumOf(a: GroupCounts, b: GroupCounts): GroupCounts {

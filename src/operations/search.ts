@@ -142,9 +142,14 @@ export class Searches {
  * a cursor starts at the first element, so a client with a wrong cursor would page through the queue without end. The
  * hash is no secret.
  */
-function withChecksum(cursor: string, { key, namespace }: Queue, { group, ids }: ElementFilter): string {
-  const { type, migration, defaultGroup } = namespace;
-  const issuedFor = [key.ns, type, migration?.to ?? null, key.name, group ?? defaultGroup, ids ?? null];
+function withChecksum(
+  cursor: string,
+  { key, namespace }: Queue,
+  { group, ids }: ElementFilter,
+  movesTo = namespace.migration?.to ?? null,
+): string {
+  const { type, defaultGroup } = namespace;
+  const issuedFor = [key.ns, type, movesTo, key.name, group ?? defaultGroup, ids ?? null];
   const hash = createHash('sha256').update(JSON.stringify([...issuedFor, cursor]));
   return `${cursor}.${hash.digest('base64url').slice(0, CHECKSUM_LENGTH)}`;
 }
@@ -153,6 +158,8 @@ function withChecksum(cursor: string, { key, namespace }: Queue, { group, ids }:
 function checkedCursor(after: string, queue: Queue, filter: ElementFilter): string {
   const cursor = after.slice(0, -1 - CHECKSUM_LENGTH);
   if (withChecksum(cursor, queue, filter) === after) return cursor;
+  // The page before may have been read before the namespace began to move.
+  if (withChecksum(cursor, queue, filter, null) === after) return cursor;
   throw invalidParameter(
     'after',
     `after ${quote(after)} is not a cursor of this search in queue ${quote(queue.key.name)}. Pass the next of the page before, or omit after to start at the first element.`,

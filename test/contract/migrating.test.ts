@@ -343,6 +343,21 @@ describe('a queue in two engines', () => {
     assert.ok(!(await engines.storage.queues('plain')).includes(queue.name));
   });
 
+  it('continues a scan whose first page was read before the migration, each element once', async () => {
+    const queue = newQueue();
+    const delayed = (body: string, delayMs: number) => newElement({ body, delayMs });
+    await old().insert(queue, [...newElements('a', 'b'), delayed('d', 1_000), delayed('e', 2_000)]);
+    await engines.to.storage.insert(queue, newElements('c'));
+    const options = { group: '', states: ['ready', 'scheduled'], bodies: true } as const;
+    const rests = [1, 3].map(async (limit) => {
+      const { next } = await old().scan(queue, { ...options, after: null, limit });
+      return bodyTexts(
+        (await engines.storage.scan(queue, { ...options, after: next, limit: 10 })).deliveries,
+      );
+    });
+    assert.deepEqual(await Promise.all(rests), [['b', 'c', 'd', 'e'], ['e']]);
+  });
+
   it('is forgotten by both engines together with the definition of an ended pause', async () => {
     const queue = newQueue();
     const flag = JSON.stringify([queue.ns, queue.name]);

@@ -5,11 +5,12 @@ import { MigrationTargetMissing } from '../../src/broker/migration.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { scopedKey } from '../../src/exchange/declaration.ts';
 import { zeroExchangeCounters } from '../../src/exchange/record.ts';
+import { Searches } from '../../src/operations/search.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain, type TestNamespace } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
-import { newElements } from '../support/elements.ts';
+import { bodyTexts, newElements } from '../support/elements.ts';
 import { engineWith, engineWithDefinitions } from '../support/engine-with.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
@@ -97,6 +98,23 @@ describe('A namespace that moves to another engine', () => {
     await node.stop();
     node = await newNode([{ policy: POLICY, engine: newEngine }]).start();
     assert.equal(await pop(), '7');
+  });
+
+  it('can be browsed on from a page that was read before', async () => {
+    await node.insert('A', 'q', '1', '2');
+    const searches = new Searches({ sandbox, clock, selectors: true });
+    const read = (after: string | null) =>
+      searches.page(
+        node.broker.namespace('A').queue('q'),
+        { states: ['ready'], group: null },
+        { payer: 'op', path: 'where', bodies: true, hidesBodies: false },
+        after,
+        1,
+      );
+    const { next } = await read(null);
+    await migrate();
+    const { matches } = await read(next);
+    assert.deepEqual(bodyTexts(matches), ['2']);
   });
 
   it('can move back to the engine that it came from, and then starts there alone', async () => {
