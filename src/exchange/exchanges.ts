@@ -123,19 +123,13 @@ export class Exchanges implements Service {
   }
 
   /** Ids and keys of the exchanges that the caller may see, sorted by id. */
-  visible(caller: Caller): [id: string, key: string][] {
+  visible(caller: Caller = NODE): [id: string, key: string][] {
     return [...this.#registry.visible(caller)].sort(([a], [b]) => (a < b ? -1 : 1));
   }
 
   /** The key of the exchange that an id means for the caller. */
   keyOf(id: string, caller: Caller): Promise<string> {
     return this.#registry.keyOf(id, caller);
-  }
-
-  /** The records (spec 4.2) of the exchanges that the caller may see, sorted by id. */
-  list(caller: Caller = NODE): [id: string, record: ExchangeRecord][] {
-    const graph = this.graph(caller);
-    return this.visible(caller).map(([id, key]) => [id, this.record(key, caller, graph)]);
   }
 
   /** Whether this node has the exchange, running or stopped. */

@@ -3,7 +3,7 @@ import type { Socket } from 'node:net';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
 import type { User } from '../access/user.ts';
-import { QuaysideError, shuttingDown } from '../model/errors.ts';
+import { malformedRequest, overloaded, QuaysideError, shuttingDown } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
@@ -138,8 +138,7 @@ export class Front {
     const waiting = this.#waitingReads.get(socket) ?? 0;
     if (waiting >= MAX_WAITING_READS) {
       call.fail(
-        new QuaysideError(
-          'overloaded',
+        overloaded(
           `${MAX_WAITING_READS} pipelined GETs, HEADs and takes wait on this connection, the limit. Read their responses first.`,
         ),
       );
@@ -379,7 +378,7 @@ export class Front {
   #noRoute(call: HttpCall): QuaysideError {
     const { path, request } = call;
     if (!isWellEncoded(path)) {
-      return new QuaysideError('malformed-request', `Path ${quote(path)} is not percent-encoded UTF-8.`);
+      return malformedRequest(`Path ${quote(path)} is not percent-encoded UTF-8.`);
     }
     const methods = this.router.allowed(path);
     if (methods.length === 0) return routeNotFound(call);
@@ -393,18 +392,14 @@ export class Front {
 /** Node also accepts HTTP/0.9, which has no headers, and HTTP/2.0, and would respond as if they were HTTP/1.1. */
 function checkVersion({ httpVersionMajor, httpVersion }: HttpRequest): void {
   if (httpVersionMajor === 1) return;
-  throw new QuaysideError(
-    'malformed-request',
-    `HTTP/${httpVersion} is not supported. Allowed: HTTP/1.1 and HTTP/1.0.`,
-  );
+  throw malformedRequest(`HTTP/${httpVersion} is not supported. Allowed: HTTP/1.1 and HTTP/1.0.`);
 }
 
 /** @throws QuaysideError `malformed-request` for an upgrade request with a body, which would be read as frames */
 function checkNoBody({ contentLength, isChunked }: RequestHead): void {
   if (contentLength <= 0 && !isChunked) return;
   const header = isChunked ? 'Transfer-Encoding' : `Content-Length: ${contentLength}`;
-  throw new QuaysideError(
-    'malformed-request',
+  throw malformedRequest(
     `A request to upgrade to WebSocket has no body, but this one has ${header}. Send frames after the response.`,
   );
 }
@@ -417,8 +412,7 @@ function checkNoBody({ contentLength, isChunked }: RequestHead): void {
 function splitTarget(call: HttpCall, target: string): void {
   const [bad] = INVALID_TARGET_CHARACTER.exec(target) ?? [];
   if (bad !== undefined) {
-    throw new QuaysideError(
-      'malformed-request',
+    throw malformedRequest(
       `The request target ${quote(target)} has ${quote(bad)}, which must be percent-encoded.`,
     );
   }
@@ -427,10 +421,7 @@ function splitTarget(call: HttpCall, target: string): void {
   call.path = queryAt === -1 ? originForm : originForm.slice(0, queryAt);
   if (queryAt !== -1) call.search = originForm.slice(queryAt + 1);
   if (call.path.charCodeAt(0) !== SLASH) {
-    throw new QuaysideError(
-      'malformed-request',
-      `The request target ${quote(target)} has no path. It must start with /.`,
-    );
+    throw malformedRequest(`The request target ${quote(target)} has no path. It must start with /.`);
   }
 }
 

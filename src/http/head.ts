@@ -1,5 +1,5 @@
 import { type ElementHeaders, NO_HEADERS } from '../model/element.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { malformedRequest, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, ELEMENT_HEADER_PREFIX, headerParameter } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { quote } from '../util/quote.ts';
@@ -77,15 +77,13 @@ export function readHead(rawHeaders: readonly string[], isHttp10: boolean): Requ
   head.contentEncoding = checkContentHeader('content-encoding', head.contentEncoding);
   if (isHttp10) {
     if (head.isChunked) {
-      throw new QuaysideError(
-        'malformed-request',
+      throw malformedRequest(
         'Transfer-Encoding "chunked" is not allowed in HTTP/1.0. Use HTTP/1.1 or Content-Length.',
       );
     }
     return head;
   }
-  if (head.host === null)
-    throw new QuaysideError('malformed-request', 'The Host header is missing; HTTP/1.1 requires it.');
+  if (head.host === null) throw malformedRequest('The Host header is missing; HTTP/1.1 requires it.');
   if (head.expect !== null && head.expect.toLowerCase() !== '100-continue') {
     throw new QuaysideError(
       'expectation-failed',
@@ -132,10 +130,7 @@ function readElementHeader(head: RequestHead, lower: string, value: string): voi
  * ones, and would pass on a body that is still encoded.
  */
 function unsupportedCodings(codings: string): QuaysideError {
-  return new QuaysideError(
-    'malformed-request',
-    `Transfer-Encoding ${quote(codings)} is not supported. Allowed: chunked.`,
-  );
+  return malformedRequest(`Transfer-Encoding ${quote(codings)} is not supported. Allowed: chunked.`);
 }
 
 function repeatedHeader(lower: string, previous: string, value: string): QuaysideError {

@@ -1,4 +1,4 @@
-import { QuaysideError } from '../model/errors.ts';
+import { overloaded } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { UserLimit } from '../util/user-limit.ts';
@@ -49,8 +49,7 @@ export class RequestLimits {
     perKey: 1,
     maxWaiting: MAX_WAITING_LISTINGS,
     rejection: () =>
-      new QuaysideError(
-        'overloaded',
+      overloaded(
         `Listings run one at a time for each user, and ${MAX_WAITING_LISTINGS} are waiting; retry later, or read pages with limit.`,
       ),
   });
@@ -60,8 +59,7 @@ export class RequestLimits {
     guaranteed: 1,
     maxWaiting: MAX_WAITING_BODIES,
     rejection: () =>
-      new QuaysideError(
-        'overloaded',
+      overloaded(
         `Large bodies are read ${LARGE_BODIES_PER_USER} at a time for each user, and ${MAX_WAITING_BODIES} are waiting; retry later, or send smaller ones.`,
       ),
   });
@@ -70,7 +68,7 @@ export class RequestLimits {
     total: LARGE_BODIES_PROCESSED,
     // No more bodies of one user can have arrived.
     maxWaiting: LARGE_BODIES_PER_USER,
-    rejection: () => new QuaysideError('overloaded', 'Too many large bodies are being stored; retry later.'),
+    rejection: () => overloaded('Too many large bodies are being stored; retry later.'),
   });
   /** Exports and imports, which take as long as their clients do. */
   readonly exports = new ConcurrencyLimit({
@@ -79,16 +77,14 @@ export class RequestLimits {
     guaranteed: 1,
     maxWaiting: 0,
     rejection: () =>
-      new QuaysideError(
-        'overloaded',
+      overloaded(
         `At most ${EXPORTS_PER_USER} exports and imports of a user run at a time, and one while ${EXPORTS} run in total; retry later.`,
       ),
   });
   readonly #unread = new UserLimit(
     { total: UNREAD_BYTES, perUser: UNREAD_BYTES_PER_USER, guaranteed: GUARANTEED_UNREAD_BYTES },
     ({ total, perUser }) =>
-      new QuaysideError(
-        'overloaded',
+      overloaded(
         `Too many bytes of responses have not been read: at most ${perUser} for one user, ${total} in total. Read those, then retry.`,
       ),
   );

@@ -2,7 +2,7 @@ import type { SeenSession } from '../access/console-sessions.ts';
 import type { User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Ask } from '../broker/questions.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { overloaded } from '../model/errors.ts';
 import type {
   AuditLine,
   EngineHealth,
@@ -182,8 +182,7 @@ export class NodeLists {
       perKey: LISTS_PER_USER,
       maxWaiting: MAX_WAITING_LISTS,
       rejection: () =>
-        new QuaysideError(
-          'overloaded',
+        overloaded(
           `Lists of all nodes are made ${LISTS_PER_USER} at a time for each user, and ${MAX_WAITING_LISTS} are waiting; retry later.`,
         ),
     });

@@ -1,5 +1,5 @@
 import type { GroupName } from '../model/element.ts';
-import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { invalidParameter, malformedRequest } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups, checkName, Group, nameSchema } from '../model/names.ts';
 import { nearestName } from '../util/did-you-mean.ts';
@@ -259,10 +259,7 @@ export class QueryReader<Q extends object> {
       const name = decodePart(search.slice(from, nameEnd));
       if (name === null) {
         const sent = quote(search.slice(from, nameEnd));
-        throw new QuaysideError(
-          'malformed-request',
-          `The parameter name ${sent} is not percent-encoded UTF-8.`,
-        );
+        throw malformedRequest(`The parameter name ${sent} is not percent-encoded UTF-8.`);
       }
       const parameter = this.#byName.get(name);
       if (parameter !== undefined) {

@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { QuaysideError } from '../model/errors.ts';
+import { bodyTooLarge, malformedRequest, QuaysideError } from '../model/errors.ts';
 import { BytePieces } from '../util/byte-pieces.ts';
 import type { Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
@@ -64,8 +64,7 @@ export function hasInputEnded(socket: Socket): boolean {
 
 /** The error of a call that cannot wait, since the input of its connection has ended. */
 export function inputEnded(socket: Socket): QuaysideError {
-  return new QuaysideError(
-    'malformed-request',
+  return malformedRequest(
     isUnreadable(socket)
       ? 'The bytes behind this request are not a request, so its connection is closed before the response has ended. Check the Content-Length, which counts bytes.'
       : 'The client closed its sending side before the response had ended. Keep it open until then: otherwise the client looks like one that has disconnected.',
@@ -305,7 +304,8 @@ function claimBody(call: HttpCall, limit: number, onBody: OnBody): void {
 
 /** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
 export function rejectIfLonger({ head: { contentLength } }: HttpCall, limit: number): void {
-  if (contentLength > limit) throw tooLarge(limit, `has ${contentLength} bytes`);
+  if (contentLength <= limit) return;
+  throw bodyTooLarge(`The body has ${contentLength} bytes. At most ${limit} are allowed.`, limit);
 }
 
 function idleTimeout(maxMs: number): QuaysideError {
@@ -316,24 +316,12 @@ function idleTimeout(maxMs: number): QuaysideError {
 }
 
 function moreThan(limit: number): QuaysideError {
-  return tooLarge(limit, `has more than ${limit} bytes`);
-}
-
-function tooLarge(limit: number, what: string): QuaysideError {
-  return new QuaysideError('body-too-large', `The body ${what}. At most ${limit} are allowed.`, {
-    extra: { limit },
-  });
+  return bodyTooLarge(`The body has more than ${limit} bytes. At most ${limit} are allowed.`, limit);
 }
 
 /** The error for a request with too many items. @param what names them, in the plural */
 export function tooMany(what: string, limit: number): QuaysideError {
-  return new QuaysideError(
-    'body-too-large',
-    `There are more than ${limit} ${what}, the limit (http.batchCount).`,
-    {
-      extra: { limit },
-    },
-  );
+  return bodyTooLarge(`There are more than ${limit} ${what}, the limit (http.batchCount).`, limit);
 }
 
 /**

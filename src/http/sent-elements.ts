@@ -1,6 +1,6 @@
 import { isAscii, isUtf8 } from 'node:buffer';
 import { DELIVERY_STATES, type ElementContent, type GroupName } from '../model/element.ts';
-import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { bodyTooLarge, invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { contentHeaderAt, headersAt } from '../model/json-headers.ts';
 import { LIMITS } from '../model/limits.ts';
@@ -152,8 +152,7 @@ function elementOfPart({ headers, content }: BodyPart): GivenElement {
 function checkBodySize<E extends ElementContent>(element: E, limit: number): E {
   const { byteLength } = element.body;
   if (byteLength <= limit) return element;
-  const message = `The body has ${byteLength} bytes. At most ${limit} are allowed.`;
-  throw new QuaysideError('body-too-large', message, { extra: { limit } });
+  throw bodyTooLarge(`The body has ${byteLength} bytes. At most ${limit} are allowed.`, limit);
 }
 
 function invalidHeader(parameter: string, message: string): QuaysideError {
@@ -274,18 +273,17 @@ class LineSplitter {
   ): string {
     if (end - from > this.#maxBytes) throw this.#tooLong(end - from);
     if (!isValidUtf8 && !isUtf8(bytes.subarray(from, end)))
-      throw this.#error('invalid-body', 'It is not UTF-8.', {});
+      throw this.#error(new QuaysideError('invalid-body', 'It is not UTF-8.'));
     return bytes.toString(encoding, from, end);
   }
 
   #tooLong(bytes: number): unknown {
     const limit = this.#maxBytes;
-    const message = `It has ${bytes} bytes or more. At most ${limit} are allowed.`;
-    return this.#error('body-too-large', message, { limit });
+    return this.#error(bodyTooLarge(`It has ${bytes} bytes or more. At most ${limit} are allowed.`, limit));
   }
 
-  #error(code: 'invalid-body' | 'body-too-large', message: string, extra: object): unknown {
-    return errorIn('line', this.#count + 1, new QuaysideError(code, message, { extra: { ...extra } }));
+  #error(error: QuaysideError): unknown {
+    return errorIn('line', this.#count + 1, error);
   }
 }
 

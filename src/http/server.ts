@@ -3,7 +3,7 @@ import { createServer as createTlsServer, type Server as TlsServer } from 'node:
 import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { User } from '../access/user.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { malformedRequest, QuaysideError } from '../model/errors.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { ExcessConnections } from '../util/excess-connections.ts';
 import type { Histogram } from '../util/histogram.ts';
@@ -264,10 +264,7 @@ function rejectionFor(
         return trailingBytes(rawPacket?.toString('latin1', bytesParsed) ?? '');
       return notHttp(rawPacket?.toString('latin1', 0, 2048) ?? '', router);
     default:
-      return new QuaysideError(
-        'malformed-request',
-        `The request is not well-formed HTTP: ${reason ?? code}.`,
-      );
+      return malformedRequest(`The request is not well-formed HTTP: ${reason ?? code}.`);
   }
 }
 
@@ -283,8 +280,7 @@ function notHttp(packet: string, router: Router): QuaysideError {
   const hint = packet.startsWith(TLS_HANDSHAKE)
     ? ' This looks like TLS, and the port expects plain HTTP.'
     : '';
-  return new QuaysideError(
-    'malformed-request',
+  return malformedRequest(
     `${quote(line)} is not an HTTP request line. Expected: METHOD /path HTTP/1.1.${hint}`,
   );
 }
@@ -294,8 +290,7 @@ const LONGEST_METHOD = 16;
 
 /** @param rest the bytes that were not parsed, from within what should be a method */
 function trailingBytes(rest: string): QuaysideError {
-  return new QuaysideError(
-    'malformed-request',
+  return malformedRequest(
     `The bytes behind a complete request, near ${quote(rest)}, are not an HTTP request line. Check its Content-Length, which counts bytes.`,
   );
 }

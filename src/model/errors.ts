@@ -109,6 +109,21 @@ export function invalidParameter(parameter: string, message: string): QuaysideEr
   return new QuaysideError('invalid-parameter', message, { parameter });
 }
 
+/** The error for a request that this server cannot take now, although it is valid. */
+export function overloaded(message: string): QuaysideError {
+  return new QuaysideError('overloaded', message);
+}
+
+/** The error for a request that breaks the rules of HTTP. */
+export function malformedRequest(message: string): QuaysideError {
+  return new QuaysideError('malformed-request', message);
+}
+
+/** The error for a request with more bytes, or other items, than the limit allows. */
+export function bodyTooLarge(message: string, limit: number): QuaysideError {
+  return new QuaysideError('body-too-large', message, { extra: { limit } });
+}
+
 export function shuttingDown(): QuaysideError {
   return new QuaysideError('shutting-down', 'This node is shutting down. Use another node, or retry soon.', {
     retryAfterMs: 1000,

@@ -9,7 +9,7 @@ import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
 import { idOf } from '../exchange/declaration.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
-import { missingRight, QuaysideError } from '../model/errors.ts';
+import { missingRight, overloaded, QuaysideError } from '../model/errors.ts';
 import { atMember } from '../model/members.ts';
 import type { Action, OperationRecord, OperationState } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
@@ -351,8 +351,7 @@ export class BulkOperations implements Service {
     const creating = this.#creating.get(definitions) ?? [];
     const users = [...running, ...creating];
     if (users.length >= MAX_RUNNING && users.includes(user)) {
-      throw new QuaysideError(
-        'overloaded',
+      throw overloaded(
         `${users.length} operations are running on this engine. The limit is ${MAX_RUNNING}. Wait until one ends, or cancel one.`,
       );
     }
@@ -523,7 +522,7 @@ export class BulkOperations implements Service {
         perKey: 1,
         total: 1,
         maxWaiting: MAX_WAITING_PAGES,
-        rejection: () => new QuaysideError('overloaded', 'Too many operations run on this engine.'),
+        rejection: () => overloaded('Too many operations run on this engine.'),
       });
     this.#pages.set(storage, pages);
     return pages;

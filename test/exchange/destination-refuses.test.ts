@@ -61,7 +61,7 @@ describe('an element whose copy a destination rejects', () => {
   });
 
   afterEach(async () => {
-    for (const [id] of node.exchanges.list()) await node.exchanges.delete(id);
+    for (const [id] of node.exchanges.visible()) await node.exchanges.delete(id);
     assert.equal(refusals, 0);
   });
 

@@ -51,7 +51,7 @@ describe('exchanges of two engines, one of which is unavailable', () => {
     await there.close();
   });
 
-  const has = (id: string): boolean => node.exchanges.list().some(([known]) => known === id);
+  const has = (id: string): boolean => node.exchanges.visible().some(([known]) => known === id);
   const away = new QuaysideError('storage-unavailable', 'planted');
 
   it('are created, stopped, started and deleted on the other engine', async () => {

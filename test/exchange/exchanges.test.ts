@@ -519,7 +519,7 @@ describe('an exchange', () => {
     const { src, a, id } = names();
     const second = await new ExchangeNode(here.namespaces, here.clock, sandbox).start();
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'true']]));
-    await until(() => second.exchanges.list().some(([known]) => known === id));
+    await until(() => second.exchanges.visible().some(([known]) => known === id));
     const bodies = Array.from({ length: 500 }, (_, i) => `${i}`);
     await Promise.all(bodies.map((body, i) => (i % 2 === 0 ? node : second).insert('N', src, body)));
     const got = (await node.popMany('N', a, 500)).map(bodyText);
@@ -527,7 +527,7 @@ describe('an exchange', () => {
     await second.exchanges.stopExchange(id);
     await until(() => node.exchanges.record(id).stopped === true);
     await second.exchanges.delete(id);
-    await until(() => !node.exchanges.list().some(([known]) => known === id));
+    await until(() => !node.exchanges.visible().some(([known]) => known === id));
     assert.equal(await node.total('N', a), 0);
     await second.stop();
   });

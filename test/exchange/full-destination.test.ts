@@ -41,7 +41,7 @@ describe('an exchange with a full destination', () => {
   });
 
   afterEach(async () => {
-    for (const [id] of node.exchanges.list()) await node.exchanges.delete(id);
+    for (const [id] of node.exchanges.visible()) await node.exchanges.delete(id);
     await node.stop();
   });
 

@@ -42,7 +42,7 @@ describe('a node without notifications of another node’s changes to exchanges'
     );
   const gone = async (on: ExchangeNode, id: string): Promise<void> => {
     await on.exchanges.reload();
-    assert.ok(!on.exchanges.list().some(([known]) => known === id));
+    assert.ok(!on.exchanges.visible().some(([known]) => known === id));
     assert.deepEqual(await stored(id), [false, false]);
   };
 

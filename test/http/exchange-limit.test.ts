@@ -77,7 +77,7 @@ describe('The number of exchanges that read from a namespace', () => {
     try {
       await harness().exchanges.reload();
       for (const exchanges of [node.exchanges, harness().exchanges]) {
-        const running = exchanges.list().map(([id, { stopped }]) => [id, stopped]);
+        const running = exchanges.visible().map(([id, key]) => [id, exchanges.record(key).stopped]);
         assert.deepEqual(
           running,
           [...configured.keys()].sort().map((id) => [id, null]),

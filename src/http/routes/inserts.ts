@@ -3,7 +3,7 @@ import { EXPIRY, requireExpiry, requireTiming } from '../../broker/capabilities.
 import { momentIn } from '../../broker/engine-time.ts';
 import type { Queue } from '../../broker/queue.ts';
 import type { GroupName, NewElement } from '../../model/element.ts';
-import { QuaysideError } from '../../model/errors.ts';
+import { bodyTooLarge, QuaysideError } from '../../model/errors.ts';
 import { contentFingerprint, RequestFingerprint, requestKey, userKey } from '../../model/fingerprint.ts';
 import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
@@ -310,6 +310,8 @@ function elementMaker(
 
 function tooManyDeliveries(): QuaysideError {
   const limit = LIMITS.insertDeliveries;
-  const message = `The elements have more than ${limit} deliveries together, the limit: each has one for each of its groups. Insert fewer at once.`;
-  return new QuaysideError('body-too-large', message, { extra: { limit } });
+  return bodyTooLarge(
+    `The elements have more than ${limit} deliveries together, the limit: each has one for each of its groups. Insert fewer at once.`,
+    limit,
+  );
 }

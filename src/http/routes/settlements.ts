@@ -10,7 +10,7 @@ import {
   type SettleResult,
 } from '../../broker/queue.ts';
 import type { GroupName } from '../../model/element.ts';
-import { QuaysideError } from '../../model/errors.ts';
+import { bodyTooLarge, type QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { parse } from '../../model/members.ts';
 import { isGroup } from '../../model/names.ts';
@@ -245,10 +245,9 @@ export const settleRoutes: readonly Route[] = [
 ];
 
 function tooManyValues(limit: number): QuaysideError {
-  return new QuaysideError(
-    'body-too-large',
+  return bodyTooLarge(
     `The body has more JSON values than ${limit} items can have; ${limit} is the limit (http.batchCount).`,
-    { extra: { limit } },
+    limit,
   );
 }
 

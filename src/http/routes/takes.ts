@@ -6,7 +6,7 @@ import { type JointRequest, JointTake, type Portion, type TakeSource } from '../
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
 import { bodyBytes, type Delivery } from '../../model/element.ts';
-import { invalidParameter, QuaysideError } from '../../model/errors.ts';
+import { invalidParameter, overloaded, type QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { atMember, parse } from '../../model/members.ts';
 import { Group, Name } from '../../model/names.ts';
@@ -561,8 +561,7 @@ function isGone({ request: { socket }, isGone }: HttpCall): boolean {
 }
 
 function inputPaused(): QuaysideError {
-  return new QuaysideError(
-    'overloaded',
+  return overloaded(
     'The server has paused reading this connection, because too much was sent behind this request, so it could not notice a disconnect. Send less behind a get or reserve, or use another connection.',
   );
 }
