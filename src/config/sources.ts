@@ -200,13 +200,10 @@ const YAML_HINT = 'Correct it there; values with special characters go between s
 export async function readConfigFile(file: string): Promise<Tree> {
   let text: string;
   try {
-    text = await readFile(file, 'utf8');
+    text = UTF8.decode(await readFile(file));
   } catch (error) {
-    throw wrongFile(
-      file,
-      `cannot be read (${(error as NodeJS.ErrnoException).code})`,
-      'Name a file that this user may read with --config',
-    );
+    const { problem, hint } = unreadable(error);
+    throw wrongFile(file, problem, hint ?? 'Name a file that this user may read with --config');
   }
   const content = generatedJson(text) ?? (await parseYaml(file, text));
   if (content === null) return {};
@@ -251,6 +248,15 @@ async function readInThread(text: string): Promise<YamlOutcome> {
   return outcome;
 }
 
+/** Replaces no invalid bytes, which would silently change names and passwords. Removes a byte order mark. */
+const UTF8 = new TextDecoder('utf-8', { fatal: true });
+
+function unreadable(error: unknown): { readonly problem: string; readonly hint?: string } {
+  const { code } = error as NodeJS.ErrnoException;
+  if (code !== 'ERR_ENCODING_INVALID_ENCODED_DATA') return { problem: `cannot be read (${code})` };
+  return { problem: 'is not in UTF-8', hint: 'Save it in UTF-8' };
+}
+
 function wrongFile(file: string, problem: string, hint: string): ConfigError {
   return new ConfigError([{ source: file, path: '', problem, hint }]);
 }
@@ -276,17 +282,18 @@ interface SecretFile {
 /** The secret without a trailing line break. If the file is unreadable, adds a problem and returns null. */
 function readSecretFile({ source, file, path }: SecretFile, notes: ConfigNotes): string | null {
   try {
-    const value = readFileSync(file, 'utf8').replace(/\r?\n$/, '');
+    const value = UTF8.decode(readFileSync(file)).replace(/\r?\n$/, '');
     if (process.platform !== 'win32' && (statSync(file).mode & 0o007) !== 0) {
       notes.warnings.push(`${source}: everybody on this machine may read ${file}; run chmod 600 on it`);
     }
     return value;
   } catch (error) {
+    const { problem, hint } = unreadable(error);
     notes.problems.push({
       source,
       path: pathText(path),
-      problem: `the file ${file} cannot be read (${(error as NodeJS.ErrnoException).code})`,
-      hint: 'Name a file that this user may read',
+      problem: `the file ${file} ${problem}`,
+      hint: hint ?? 'Name a file that this user may read',
     });
     return null;
   }

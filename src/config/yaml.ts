@@ -23,7 +23,7 @@ export function readYaml(text: string): YamlOutcome {
 
 /** The error and its position. The rest of the parser's message is dropped because it may quote the text. */
 function errorText({ message, linePos }: YAMLError): string {
-  const [summary = ''] = message.split(/: | at line |\n/);
+  const [summary = ''] = message.split(/: |; | at line |\n/);
   const [position] = linePos ?? [];
   return position === undefined ? summary : `${summary}, at line ${position.line}, column ${position.col}`;
 }

@@ -16,8 +16,8 @@ before(async () => {
 
 after(() => rm(folder, { recursive: true }));
 
-/** Loads the configuration from a file with this text; null: without a file. */
-export async function load(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<LoadedConfig> {
+/** Loads the configuration from a file with this content; null: without a file. */
+export async function load(text: string | Buffer | null, env: NodeJS.ProcessEnv = {}): Promise<LoadedConfig> {
   if (text === null) return loadConfig({ file: null, env, cwd: folder });
   await writeFile(join(folder, 'quayside.yaml'), text);
   return loadConfig({ file: 'quayside.yaml', env, cwd: folder });
@@ -28,7 +28,7 @@ export async function configOf(text: string | null, env: NodeJS.ProcessEnv = {})
 }
 
 export async function problemsOf(
-  text: string | null,
+  text: string | Buffer | null,
   env: NodeJS.ProcessEnv = {},
 ): Promise<readonly ConfigProblem[]> {
   try {

@@ -23,6 +23,19 @@ describe('A configuration file', () => {
     assert.equal(json.config.http.users.bob?.password, 'long secret ');
   });
 
+  it('is rejected if it or a secret file is not in UTF-8; a byte order mark is removed', async () => {
+    const [utf16] = await problemsOf(Buffer.from('\ufeffhttp: { port: 1 }\n', 'utf16le'));
+    assert.deepEqual([utf16?.problem, utf16?.hint], ['is not in UTF-8', 'Save it in UTF-8']);
+    const [latin1] = await problemsOf(Buffer.from('http: { users: { j\u00f6rg: secret } }', 'latin1'));
+    assert.equal(latin1?.problem, 'is not in UTF-8');
+    const text = 'http: { users: { ann: { passwordFile: marked } } }';
+    await writeFile(join(folder, 'marked'), Buffer.from('p\u00e4ss\n', 'latin1'), { mode: 0o600 });
+    const [secret] = await problemsOf(text);
+    assert.match(secret?.problem ?? '', /^the file .*marked is not in UTF-8$/);
+    await writeFile(join(folder, 'marked'), '\ufeffp\u00e4ss\r\n', { mode: 0o600 });
+    assert.equal((await configOf(`\ufeff${text}`)).http.users.ann?.password, 'p\u00e4ss');
+  });
+
   it('is rejected if a secret file cannot be read, or a secret is given twice', async () => {
     const [missing] = await problemsOf('http: { users: { ann: { passwordFile: none } } }');
     assert.match(missing?.path ?? '', /^http\.users\.ann\.passwordFile$/);
