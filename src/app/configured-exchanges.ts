@@ -1,7 +1,11 @@
+import { Broker } from '../broker/broker.ts';
 import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
-import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
+import { checkDeclaration, type Declaration, NODE, parseDeclaration } from '../exchange/declaration.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { SelectorSandbox } from '../sandbox/sandbox.ts';
+import type { EngineParts, EngineSet } from './engines.ts';
+import { namespaceSetups } from './namespaces.ts';
 
 // The exchanges of the configuration. If one cannot run, because of its namespace or selector for example, the error is
 // a ConfigError at its path.
@@ -17,6 +21,30 @@ export function parseExchanges({ exchanges }: Config, errorAt: ErrorAt): Readonl
     }
   }
   return parsed;
+}
+
+/**
+ * Makes the checks of a start on the exchanges of a configuration. Returns how many there are.
+ * @param engines of the configuration; they need not be started
+ * @throws ConfigError
+ */
+export async function tryExchanges(
+  config: Config,
+  engines: EngineSet,
+  sandbox: SelectorSandbox,
+  parts: EngineParts,
+): Promise<number> {
+  const exchanges = parseExchanges(config, parts.errorAt);
+  if (exchanges.size === 0) return 0;
+  const namespaces = namespaceSetups(config, engines, parts.log);
+  const broker = new Broker({ ...parts, namespaces, random: Math.random, waiting: config.waiting });
+  const options = { broker, sandbox, selectors: config.selectors === 'on' };
+  await checkExchanges(
+    exchanges,
+    (declaration) => checkDeclaration(declaration, options, NODE),
+    parts.errorAt,
+  );
+  return exchanges.size;
 }
 
 /** @throws ConfigError for the first exchange whose check throws a QuaysideError */

@@ -1,21 +1,18 @@
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
-import { Broker } from '../broker/broker.ts';
 import { ConfigError } from '../config/errors.ts';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Engine, Finding } from '../engine/engine.ts';
 import { fileOf } from '../engines/sqlite/settings.ts';
 import { checkAccess } from '../engines/sqlite/worker/open.ts';
-import { checkDeclaration, NODE } from '../exchange/declaration.ts';
 import { makeSandbox } from '../sandbox/sandbox.ts';
 import { systemClock } from '../util/clock.ts';
 import { maskUrl } from '../util/mask.ts';
 import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
-import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
+import { tryExchanges } from './configured-exchanges.ts';
 import { ConfiguredServer } from './configured-server.ts';
 import { loadEngines, problemOf } from './engines.ts';
 import { FRONT_ENDS, readCertificate, readProxies } from './listeners.ts';
-import { namespaceSetups } from './namespaces.ts';
 import { serverProcess } from './pid-file.ts';
 import { loadUsers, sharedUsersWarnings } from './users.ts';
 
@@ -79,17 +76,12 @@ async function exchangeFindings({ config, errorAt }: LoadedConfig): Promise<Find
   const parts = { clock: systemClock, log: SILENT, errorAt };
   // `engineFindings` reports engines that cannot be loaded.
   const engines = await loadEngines(config, parts).catch(() => null);
-  if (engines === null || Object.keys(config.exchanges).length === 0) return [];
+  if (engines === null) return [];
   const sandbox = makeSandbox(parts);
   try {
-    const exchanges = parseExchanges(config, errorAt);
-    const namespaces = namespaceSetups(config, engines, SILENT);
-    const broker = new Broker({ ...parts, namespaces, random: Math.random, waiting: config.waiting });
-    const selectors = config.selectors === 'on';
-    if (selectors) await sandbox.start();
-    const options = { broker, sandbox, selectors };
-    await checkExchanges(exchanges, (declaration) => checkDeclaration(declaration, options, NODE), errorAt);
-    const message = `those of the configuration can run: ${exchanges.size}`;
+    const count = await tryExchanges(config, engines, sandbox, parts);
+    if (count === 0) return [];
+    const message = `those of the configuration can run: ${count}`;
     return [{ level: 'ok', check: 'exchanges', message, hint: null }];
   } catch (error) {
     return configErrors('exchanges', error);

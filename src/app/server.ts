@@ -34,7 +34,7 @@ import { type Service, ServiceStack, withStartError } from '../util/service.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 import { Backups } from './backups.ts';
 import { checkDataDir, DATA_FILES, dateWarnings, hostWarnings } from './checks.ts';
-import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
+import { checkExchanges, parseExchanges, tryExchanges } from './configured-exchanges.ts';
 import { type EngineParts, type EngineSet, loadEngines } from './engines.ts';
 import {
   FRONT_ENDS,
@@ -72,6 +72,7 @@ interface Running {
   readonly tokens: ApiTokens;
   readonly consoleSessions: ConsoleSessions;
   readonly events: EventPublisher;
+  readonly sandbox: SelectorSandbox;
   readonly http: FrontEnd<HttpServer>;
   /** The enabled front ends other than HTTP. */
   readonly sessions: readonly FrontEnd<SessionServer>[];
@@ -158,9 +159,9 @@ export class Server implements Service {
    */
   async reload(config: Config): Promise<void> {
     if (this.#running === null || this.#stopping !== null) return;
-    const { authenticator, tokens, consoleSessions, exchanges, http, sessions } = this.#running;
+    const { authenticator, tokens, consoleSessions, exchanges, http, sandbox, sessions } = this.#running;
     const { clock, log, errorAt } = this.#parts;
-    await checkUnopened(config, this.#parts);
+    await checkUnopened(config, sandbox, this.#parts);
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
     if (created !== null) {
       const problem = 'names no users, and there are none in users.json';
@@ -326,7 +327,17 @@ export class Server implements Service {
       ...(tracing !== null && { tracer: tracing.tracer }),
     });
     const http = new FrontEnd('http', httpServer, config, errorAt);
-    const running = { broker, exchanges, authenticator, tokens, consoleSessions, events, http, sessions };
+    const running = {
+      broker,
+      exchanges,
+      authenticator,
+      tokens,
+      consoleSessions,
+      events,
+      sandbox,
+      http,
+      sessions,
+    };
     // Set before the front ends listen: if one fails to start, another may already serve requests that `stop` must
     // drain.
     this.#running = running;
@@ -485,11 +496,10 @@ function nameOf({ user }: Account): string {
  * Makes the checks of a startup that open nothing, so that a reload reports errors that would make a restart fail.
  * @throws ConfigError
  */
-async function checkUnopened(config: Config, parts: EngineParts): Promise<void> {
+async function checkUnopened(config: Config, sandbox: SelectorSandbox, parts: EngineParts): Promise<void> {
   const { errorAt } = parts;
   for (const name of FRONT_ENDS) if (config[name].port !== undefined) readProxies(config, name, errorAt);
-  parseExchanges(config, errorAt);
-  await loadEngines(config, parts);
+  await tryExchanges(config, await loadEngines(config, parts), sandbox, parts);
 }
 
 /** Paths of the changed options that a reload does not apply. */

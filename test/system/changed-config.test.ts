@@ -69,6 +69,20 @@ describe('A change of the configuration', () => {
       { exchanges: { x: { src: { ns: 'N', queue: 'a\n' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} } } },
       /exchanges\.x: .*src\.queue/,
     ],
+    [
+      'an exchange to an unknown namespace',
+      { exchanges: { x: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'M', queue: 'b' }], consumer: {} } } },
+      /exchanges\.x: dst\[0\]\.ns: there is no namespace "M"/,
+    ],
+    [
+      'an exchange with a selector that does not parse',
+      {
+        exchanges: {
+          x: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b', selector: '=>' }], consumer: {} },
+        },
+      },
+      /exchanges\.x: dst\[0\]\.selector/,
+    ],
   ];
   for (const [what, { http = {}, namespaces = {}, exchanges = {} }, error] of REJECTED) {
     it(`to ${what} is rejected on SIGHUP like at a start, and its new users are not added`, async () => {
