@@ -110,11 +110,11 @@ export function routeNotFound({ path }: HttpCall): QuaysideError {
   );
 }
 
-/** The error of a request that is no WebSocket handshake, at a path that serves nothing else. */
+/** The error of a request that is not a WebSocket handshake, at a path that serves nothing else. */
 export function upgradeRequired({ path }: HttpCall): QuaysideError {
   return new QuaysideError(
     'upgrade-required',
-    `Path ${quote(path)} serves WebSocket only, but the request has no Upgrade: websocket. A proxy may have removed it.`,
+    `Path ${quote(path)} serves WebSocket only, but the request is without Upgrade: websocket or Connection: Upgrade. A proxy may have removed them.`,
   );
 }
 

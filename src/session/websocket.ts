@@ -83,13 +83,13 @@ export class WebSocketListener implements UpgradeHandler {
     const headers = headersOf(rawHeaders);
     const version = headers['sec-websocket-version'];
     if (version !== WEB_SOCKET_VERSION) {
-      throw wrongMember('Sec-WebSocket-Version', version, WEB_SOCKET_VERSION).with({
+      throw wrongMember('sec-websocket-version', version, WEB_SOCKET_VERSION).with({
         code: 'upgrade-required',
       });
     }
     const key = headers['sec-websocket-key'];
     if (key === undefined || !KEY.test(key))
-      throw wrongMember('Sec-WebSocket-Key', key, '16 bytes in Base64');
+      throw wrongMember('sec-websocket-key', key, '16 bytes in Base64');
     this.#subprotocolOf(headers);
     this.#server.checkCapacity();
   }

@@ -158,14 +158,14 @@ describe('STOMP over WebSocket', () => {
       [
         { upgrade: 'h2c' },
         'GET',
-        'Path "/stomp" serves WebSocket only, but the request has no Upgrade: websocket. A proxy may have removed it.',
+        'Path "/stomp" serves WebSocket only, but the request is without Upgrade: websocket or Connection: Upgrade. A proxy may have removed them.',
       ],
       [
         {},
         'POST',
-        'Path "/stomp" serves WebSocket only, but the request has no Upgrade: websocket. A proxy may have removed it.',
+        'Path "/stomp" serves WebSocket only, but the request is without Upgrade: websocket or Connection: Upgrade. A proxy may have removed them.',
       ],
-      [{ 'sec-websocket-version': '7' }, 'GET', 'Sec-WebSocket-Version must be 13, not "7".'],
+      [{ 'sec-websocket-version': '7' }, 'GET', 'sec-websocket-version must be 13, not "7".'],
     ] as const) {
       const reply = await upgrade(port.address.port, headers, '/stomp', method);
       assert.equal(reply.status, 426);
@@ -177,7 +177,7 @@ describe('STOMP over WebSocket', () => {
     }
     const { status, text } = await ask({ 'sec-websocket-key': 'short' });
     assert.equal(status, 400);
-    assert.match(text, /Sec-WebSocket-Key must be 16 bytes in Base64, not \\"short\\"/);
+    assert.match(text, /sec-websocket-key must be 16 bytes in Base64, not \\"short\\"/);
     const repeated = await ask({ 'sec-websocket-protocol': 'v12.stomp, , v12.stomp' });
     assert.deepEqual([repeated.status, repeated.headers['sec-websocket-protocol']], [101, 'v12.stomp']);
   });
