@@ -255,7 +255,10 @@ export function get<T>(where: string, request: ApiRequest = {}): Promise<T> {
   });
 }
 
-/** The message of any thrown value. */
+/** The message of any thrown value. That of a search does not name the parameter of its selector. */
 export function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
+  return (error instanceof Error ? error.message : String(error)).replace(
+    /^where(\.selector)?, line/,
+    'Line',
+  );
 }

@@ -23,7 +23,7 @@ export function complaints(opened: () => OpenedConsole): void {
   it('keeps typed text and the focus while the page is refreshed', async () => {
     await opened().insert('N', 'typing', '1');
     const page = await opened().page('#/q/N/typing');
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
     const field = page.getByLabel('Search elements');
     await field.pressSequentially('half of a wo');
     await opened().insert('N', 'typing', '2');

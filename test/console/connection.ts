@@ -151,7 +151,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.reload();
     await page.getByRole('alert').filter({ hasText: 'The response is not from the server' }).waitFor();
     await page.unrouteAll();
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
   });
 
   it('repeats a read whose response broke off when the server is available again', async () => {
@@ -340,7 +340,7 @@ export function connection(opened: () => OpenedConsole): void {
     const page = await opened().page('#/q/N/unsaved', { isFailing: true });
     // Wait for the list: if it could not be read because the session ended, it would be read after the sign-in and
     // already show the new element.
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
     await page.getByRole('button', { name: 'Insert' }).click();
     await page.getByLabel('Body').fill('"long in the making"');
     await endSessions();
@@ -372,7 +372,7 @@ export function connection(opened: () => OpenedConsole): void {
   it('does not mistake a late response about the end of the previous session for the end of the current one', async () => {
     await opened().insert('N', 'late-answer', '1');
     const page = await opened().page('#/q/N/late-answer', { isFailing: true });
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
     const { promise: mayAnswer, resolve: answer } = Promise.withResolvers<void>();
     const late = { status: 401, json: { code: 'unauthorized', message: 'This came late.' } };
     await page.route('**/elements?*', (route) => mayAnswer.then(() => route.fulfill(late)), { times: 1 });
@@ -752,7 +752,7 @@ export function connection(opened: () => OpenedConsole): void {
     const page = await pausedPage(`#/q/N/${queue}`);
     await page.locator('.facts').getByText('sqlite').waitFor();
     await page.locator('.charts .plot').first().waitFor();
-    await page.getByText(/that match$|^The queue is empty$/).waitFor();
+    await page.getByText(/that match$|^The only match$|^The queue is empty$/).waitFor();
     return page;
   }
 }

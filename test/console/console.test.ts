@@ -144,7 +144,7 @@ describe('The console in a browser', () => {
     const { promise: mayFollow, resolve: follow } = Promise.withResolvers<void>();
     await page.route(/\/events\?/, (route) => mayFollow.then(() => route.continue()));
     await page.reload();
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
     await opened.insert('N', 'news', '"two"');
     const other = await opened.page('#/q/N/news');
     await other.getByRole('link', { name: 'All 2' }).waitFor();

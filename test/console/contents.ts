@@ -32,10 +32,10 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Reload' }).click();
     await page.getByLabel('Search elements').fill('quoted');
     await page.keyboard.press('Enter');
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
     await page.locator('table.rows tbody a').first().click();
     await page.getByRole('link', { name: 'a "quoted" one' }).click();
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
     await page.goBack();
     await page.getByText('Why is it not delivered now?').waitFor();
   });
@@ -86,7 +86,8 @@ export function contents(opened: () => OpenedConsole): void {
     ] as const) {
       await page.getByLabel('Search elements').fill(text);
       await page.getByRole('button', { name: 'Search', exact: true }).click();
-      await page.getByText(found === 0 ? 'No element matches' : `All ${found} that match`).waitFor();
+      const shown = ['No element matches', 'The only match'][found] ?? `All ${found} that match`;
+      await page.getByText(shown).waitFor();
     }
   });
 
@@ -96,7 +97,7 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByText('Only the first 15 digits').waitFor();
     await page.getByLabel('Search elements').fill('123456789012345');
     await page.keyboard.press('Enter');
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
   });
 
   it('clones a body byte for byte, with its line ends, and does not offer to clone one that it would change', async () => {
@@ -174,14 +175,14 @@ export function contents(opened: () => OpenedConsole): void {
   it('keeps the focus in the search field after a search', async () => {
     await opened().insert('N', 'sought', '1');
     const page = await opened().page('#/q/N/sought');
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
     const field = page.getByLabel('Search elements');
     await field.fill('nowhere');
     await page.keyboard.press('Enter');
     await page.getByText('No element matches').waitFor();
     assert.equal(await field.evaluate((one) => one.matches(':focus')), true);
     await page.getByRole('button', { name: 'Show all' }).click();
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
     assert.equal(await field.inputValue(), '');
   });
 

@@ -91,7 +91,7 @@ describe('The console in a browser, on engines with servers', () => {
         await tabs.getByRole('link', { name: tab, exact: true }).waitFor();
       await tabs.getByRole('link', { name: 'Reserved' }).click();
       // Until then the elements of all states are shown.
-      await page.getByText('All 1 that match').waitFor();
+      await page.getByText('The only match').waitFor();
       await page.getByLabel('Elements of orders').locator('tbody a').click();
       await page.getByText('It is reserved by admin, tid worker-7').waitFor();
       await page.goto(`${opened.server.url}/console/#/q/${ns}/orders?state=ready`);

@@ -124,6 +124,28 @@ export function navigation(opened: () => OpenedConsole): void {
     }
   });
 
+  it('shows the namespace of a short name completely', async () => {
+    await opened().insert('events', 'sent', '1');
+    await opened().request('POST', '/q/events/sent/pause');
+    const page = await opened().page();
+    const namespace = page.locator('.concerns li').filter({ hasText: 'sent' }).locator('.name .muted');
+    await namespace.waitFor();
+    assert.ok(await namespace.evaluate((one) => one.scrollWidth <= one.clientWidth));
+    await opened().request('DELETE', '/q/events/sent?force=1');
+  });
+
+  it('prints the page alone, with the rows of its table, in light colors', async () => {
+    const page = await opened().page('#/q/jobs/orders', { theme: 'dark' });
+    await page.getByText('that match').waitFor();
+    await page.emulateMedia({ media: 'print' });
+    assert.equal(await page.locator('button:visible, nav[aria-label=Pages]:visible').count(), 0);
+    const tops = await page
+      .locator('table.rows tbody tr')
+      .evaluateAll((all) => all.map((one) => one.getBoundingClientRect().top));
+    assert.equal(new Set(tops).size, 12);
+    assert.equal(await page.evaluate('getComputedStyle(document.body).color'), 'rgb(22, 32, 43)');
+  });
+
   it('names the missing right instead of showing that there is nothing', async () => {
     const page = await opened().page('#/operations', { who: READER });
     await page.getByText('Only users who manage queues see operations').waitFor();

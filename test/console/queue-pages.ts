@@ -62,6 +62,26 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.deepEqual(((await response.json()) as { stored: object }).stored, { ttl: 60 });
   });
 
+  it('lists and counts the deliveries of the first group that a stream has, until another is chosen', async () => {
+    for (const groups of ['third', 'third,billing', 'third,shipping'])
+      await opened().request('PUT', `/q/events/late-groups?groups=${groups}`, { body: '1' });
+    const page = await opened().page('#/q/events/late-groups');
+    const states = page.getByRole('navigation', { name: 'States' });
+    await page.getByText('All 3 that match').waitFor();
+    await states.getByRole('link', { name: 'All 3', exact: true }).waitFor();
+    await page.getByRole('combobox', { name: 'Group' }).selectOption('billing');
+    await page.getByText('The only match').waitFor();
+    await states.getByRole('link', { name: 'All 1', exact: true }).waitFor();
+    await page.locator('table.rows tbody a').click();
+    await page.getByText('Why is it not delivered now?').waitFor();
+  });
+
+  it('says where the mistake in the selector of a search is', async () => {
+    await opened().insert('N', 'searched', '1');
+    const page = await opened().page('#/q/N/searched?search=env => (');
+    await page.getByText('Line 1, column 9: The selector ends too soon.', { exact: true }).waitFor();
+  });
+
   it('names the group that an element waits for, even if the stream has many', async () => {
     const all = Array.from({ length: 12 }, (_, i) => `g${String(i).padStart(2, '0')}`);
     await opened().request('PUT', `/q/events/crowded?groups=${all.join(',')}`, { body: '1' });
@@ -392,7 +412,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Purge …' }).click();
     await page.getByRole('button', { name: 'Remove 2 elements of purged' }).click();
     await page.getByText('2 elements of purged removed').waitFor();
-    await page.getByText('All 1 that match').waitFor();
+    await page.getByText('The only match').waitFor();
   });
 
   it('deletes a queue on which calls wait only after a warning', async () => {

@@ -59,6 +59,8 @@ interface LoadedList {
   readonly selectorError: string | null;
   /** The queue's insert counter just before the list was loaded; null if the user may not read it. */
   readonly inserted: number | null;
+  /** In a stream, the group of the listed deliveries; null: the server chose it. */
+  readonly group: string | null;
 }
 
 const NOTHING: LoadedList = {
@@ -70,6 +72,7 @@ const NOTHING: LoadedList = {
   isLoading: true,
   selectorError: null,
   inserted: null,
+  group: null,
 };
 
 /** The elements of a queue, with states, search, selection and actions. Changes only when the user reloads it. */
@@ -99,7 +102,8 @@ export function ElementList({
   });
 
   const isList = status?.type.endsWith(':list') === true;
-  const columns = useMemo(() => columnsOf(of, filter.group, isList), [keyOf(of), filter.group, isList]);
+  const group = filter.group ?? list.value.group;
+  const columns = useMemo(() => columnsOf(of, group, isList), [keyOf(of), group, isList]);
 
   const load = async (after: string | null): Promise<void> => {
     stop.current?.abort();
@@ -111,12 +115,19 @@ export function ElementList({
     try {
       // Read the counter from the server, because the stream may lag behind the list, and before the list, so that no
       // later insert is missed.
-      const inserted =
-        after === null && may('read', ns) ? (await queueStatus(of, abort.signal)).stats.put : before.inserted;
-      const page = await listElements(of, filter, { after, hidesBodies, signal: abort.signal });
+      const fresh = after === null && may('read', ns) ? await queueStatus(of, abort.signal) : null;
+      const inserted = fresh?.stats.put ?? before.inserted;
+      // The server's default group need not have any element here.
+      const listed = filter.group ?? Object.keys(fresh?.groups ?? {})[0] ?? before.group;
+      const page = await listElements(
+        of,
+        { ...filter, group: listed },
+        { after, hidesBodies, signal: abort.signal },
+      );
       list.value = {
         ...before,
         inserted,
+        group: listed,
         elements: [...before.elements, ...withoutListed(before.elements, page.elements)],
         next: page.next,
         looked: before.looked + page.looked,
@@ -139,11 +150,15 @@ export function ElementList({
     if (isTemporary(list.peek().error)) retry();
   });
 
-  const group = filter.group === null ? {} : { group: filter.group };
-  const chosen = (): OperationWhere => ({ ...group, state: filter.state ?? 'all', ids: [...selected.value] });
+  const inGroup = group === null ? {} : { group };
+  const chosen = (): OperationWhere => ({
+    ...inGroup,
+    state: filter.state ?? 'all',
+    ids: [...selected.value],
+  });
   const matching = (): OperationWhere => {
     const selector = selectorOf(filter.search, hidesBodies);
-    return { ...group, state: filter.state ?? 'all', ...(selector !== null && { selector }) };
+    return { ...inGroup, state: filter.state ?? 'all', ...(selector !== null && { selector }) };
   };
   const isDeadLetters = list.value.elements.some(({ headers }) => 'x-dl-from-queue' in headers);
   const start = (name: BulkAction): void => {
@@ -152,6 +167,8 @@ export function ElementList({
     action.value = { action: name, where: state === 'all' ? rest : where };
   };
   const { elements, isLoading, error, next, looked, selectorError, inserted } = list.value;
+  // The stream of events counts only elements, not the deliveries of a group.
+  const sizes = group === null ? picture.value : (status?.groups?.[group] ?? null);
   const news = inserted === null ? 0 : Math.max(0, (picture.value?.stats.put ?? 0) - inserted);
 
   if (!mayBrowse) {
@@ -167,13 +184,11 @@ export function ElementList({
               href={href(['q', ns, queue], { ...Object.fromEntries(query), state })}
               aria-current={state === filter.state ? 'true' : undefined}
             >
-              {state === null ? 'All' : STATE_NAMES[state]} <CountOf picture={picture.value} state={state} />
+              {state === null ? 'All' : STATE_NAMES[state]} <CountOf sizes={sizes} state={state} />
             </a>
           ))}
         </nav>
-        {status?.groups !== undefined && (
-          <GroupChoice groups={Object.keys(status.groups)} value={filter.group} />
-        )}
+        {status?.groups !== undefined && <GroupChoice groups={Object.keys(status.groups)} value={group} />}
       </header>
       <header>
         <SearchForm search={filter.search} />
@@ -213,7 +228,7 @@ export function ElementList({
           nameOf={({ id }) => id}
           columns={columns}
           {...(!isList && {
-            onOpen: ({ id }: BrowsedElement) => go(href(['q', ns, queue, 'e', id], { group: filter.group })),
+            onOpen: ({ id }: BrowsedElement) => go(href(['q', ns, queue, 'e', id], { group })),
           })}
           {...(may('manage', ns) && !isList && { selection: selectionOf(selected, elements) })}
         />
@@ -275,15 +290,15 @@ function selectionOf(
 }
 
 function CountOf({
-  picture,
+  sizes,
   state,
 }: {
-  readonly picture: { size: number; schedSize: number; resvSize: number; totalSize: number } | null;
+  readonly sizes: { size: number; schedSize: number; resvSize: number; totalSize: number } | null;
   readonly state: DeliveryState | null;
 }) {
-  if (picture === null) return null;
-  const value = { ready: picture.size, scheduled: picture.schedSize, reserved: picture.resvSize };
-  return <b class="number">{count(state === null ? picture.totalSize : value[state])}</b>;
+  if (sizes === null) return null;
+  const value = { ready: sizes.size, scheduled: sizes.schedSize, reserved: sizes.resvSize };
+  return <b class="number">{count(state === null ? sizes.totalSize : value[state])}</b>;
 }
 
 function GroupChoice({
@@ -297,7 +312,7 @@ function GroupChoice({
     <label class="row">
       <span class="muted">Group</span>
       <select value={value ?? ''} onChange={(event) => setQuery({ group: event.currentTarget.value })}>
-        <option value="">the first</option>
+        {value === null && <option value="">the first</option>}
         {groups.map((group) => (
           <option key={group} value={group}>
             {group}
@@ -391,7 +406,9 @@ function ActionBar({
       ? `${count(selected)} selected`
       : isMore
         ? 'All that match'
-        : `All ${count(listed)} that match`;
+        : listed === 1
+          ? 'The only match'
+          : `All ${count(listed)} that match`;
   return (
     <fieldset class="bar" aria-label={`Actions on: ${subject}`}>
       <b>{subject}</b>
