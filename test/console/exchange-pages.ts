@@ -134,6 +134,33 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/N/counted-in?force=1');
   });
 
+  it('filters exchanges in table and graph by name, queue, namespace and state, and keeps the filter in the address', async () => {
+    await declare('mailing', 'letters', [{ queue: 'outgoing-mail' }]);
+    await opened().request('POST', '/x/mailing/stop');
+    const page = await opened().page('#/exchanges');
+    const table = page.getByLabel('Exchanges', { exact: true });
+    const drawn = page.locator('.graph rect.exchange');
+    await table.getByText('Stopped').waitFor();
+    for (const filter of ['MAIL', 'n letters', 'stopped']) {
+      await page.getByLabel('Filter exchanges').fill(filter);
+      await page
+        .getByRole('status')
+        .getByText(/^1 of \d+ exchanges$/)
+        .waitFor();
+      await page.waitForFunction('document.querySelectorAll(".graph rect.exchange").length === 1');
+      assert.equal(await table.locator('tbody tr').count(), 1);
+    }
+    await page.reload();
+    await page
+      .getByRole('status')
+      .getByText(/^1 of \d+ exchanges$/)
+      .waitFor();
+    await page.getByLabel('Filter exchanges').fill('stopped nowhere');
+    await page.getByRole('button', { name: 'Show all exchanges' }).click();
+    await drawn.nth(1).waitFor();
+    await opened().request('DELETE', '/x/mailing');
+  });
+
   it('lists exchanges without their graph if the file that draws it is missing', async () => {
     const page = await opened().page('#/queues', { isFailing: true });
     await page.route('**/assets/graph-*.js', (route) => route.fulfill({ status: 404 }));

@@ -4,7 +4,7 @@ import type { ExchangePicture } from '../../model/records.ts';
 import { count, several, shortCount } from '../format.ts';
 import { type Cycle, cyclesOf, placesOfExchange } from '../remote/cycles.ts';
 import { exchanges, isComplete, keyOf, queues, version } from '../remote/live.ts';
-import { href, queueHref } from '../route.ts';
+import { address, href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere } from '../session.ts';
 import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';
 import { PLACE_HEIGHT, PLACE_WIDTH } from '../ui/graph-size.ts';
@@ -15,16 +15,26 @@ import { Badge, Empty, Loading } from '../ui/states.tsx';
 
 /** Maximum exchanges in the graph: a larger one would be unreadable. */
 const MAX_DRAWN = 60;
+/** Maximum exchanges in the table: it renders again with every change. */
+const MAX_LISTED = 200;
 
-export function ExchangeState({ stopped, lastError }: Pick<ExchangePicture, 'stopped' | 'lastError'>) {
-  if (lastError !== null) return <Badge level="bad">Stopped by an error</Badge>;
-  if (stopped === true)
+type State = Pick<ExchangePicture, 'stopped' | 'lastError'>;
+
+function stateOf({ stopped, lastError }: State): string {
+  if (lastError !== null) return 'Stopped by an error';
+  return stopped === true ? 'Stopped' : 'Running';
+}
+
+export function ExchangeState(state: State) {
+  const word = stateOf(state);
+  if (state.lastError !== null) return <Badge level="bad">{word}</Badge>;
+  if (state.stopped === true)
     return (
       <Badge level="warn" icon="paused">
-        Stopped
+        {word}
       </Badge>
     );
-  return <Badge level="good">Running</Badge>;
+  return <Badge level="good">{word}</Badge>;
 }
 
 /** The exchanges as a graph and as a table. */
@@ -35,11 +45,32 @@ export function Exchanges() {
   });
   const cycles = useComputed(() => cyclesOf(all.value));
   if (!isComplete.value) return <Loading />;
+  const filter = address.value.query.get('filter') ?? '';
+  const matching = all.value.filter((one) => isMatch(one, filter));
   const mayMake = mayAnywhere('exchange');
   return (
     <>
       <div class="page-head">
         <h1 class="grow">Exchanges</h1>
+        {all.value.length > 0 && (
+          <>
+            <span class="muted" role="status">
+              {filter !== '' && `${count(matching.length)} of `}
+              {several(all.value.length, 'exchange')}
+            </span>
+            <input
+              type="search"
+              class="filter"
+              data-find
+              value={filter}
+              placeholder="Name, queue, stopped …"
+              aria-label="Filter exchanges"
+              autocomplete="off"
+              spellcheck={false}
+              onInput={(event) => setQuery({ filter: event.currentTarget.value })}
+            />
+          </>
+        )}
         {mayMake && (
           <a class="button" href={href(['x-new'])}>
             <Icon name="plus" /> New exchange
@@ -54,13 +85,30 @@ export function Exchanges() {
         </section>
       ) : (
         <>
-          {all.value.length <= MAX_DRAWN && <ExchangeGraph all={all.value} cycles={cycles.value} />}
+          {matching.length <= MAX_DRAWN ? (
+            matching.length > 0 && <ExchangeGraph all={matching} cycles={cycles.value} />
+          ) : (
+            <p class="muted">
+              The graph shows up to {MAX_DRAWN} exchanges. Filter them by their names, queues, namespaces or
+              states to see it.
+            </p>
+          )}
           {cycles.value.length > 0 && <Cycles all={cycles.value} />}
-          <ExchangeTable all={all.value} cycles={cycles.value} />
+          <ExchangeTable all={matching} cycles={cycles.value} />
         </>
       )}
     </>
   );
+}
+
+/** Whether each word of the filter is part of the name, a queue, a namespace or the state of an exchange. */
+function isMatch({ id, src, dst, ...state }: ExchangePicture, filter: string): boolean {
+  const names = [src, ...dst].flatMap(({ ns = '', q = '' }) => [ns, q]);
+  const text = [id, ...names, stateOf(state)].join('\n').toLowerCase();
+  return filter
+    .toLowerCase()
+    .split(/\s/)
+    .every((word) => text.includes(word));
 }
 
 /** The cycle that an exchange is part of. */
@@ -105,7 +153,14 @@ function ExchangeTable({
     <section class="card">
       <PlainTable
         label="Exchanges"
-        rows={all}
+        rows={all.slice(0, MAX_LISTED)}
+        empty={
+          <Empty title="No exchange matches the filter" icon="search">
+            <button type="button" class="link" onClick={() => setQuery({ filter: null })}>
+              Show all exchanges
+            </button>
+          </Empty>
+        }
         keyOf={({ id }) => id}
         columns={[
           {
@@ -150,6 +205,11 @@ function ExchangeTable({
           { title: 'Put back', isNumber: true, cell: ({ stats }) => count(stats.put_back) },
         ]}
       />
+      {all.length > MAX_LISTED && (
+        <p class="bar">
+          The first {count(MAX_LISTED)} of {count(all.length)} are listed. The filter finds the others.
+        </p>
+      )}
     </section>
   );
 }

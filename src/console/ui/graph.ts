@@ -82,7 +82,9 @@ function layOut(places: readonly GraphPlace[], edges: readonly GraphEdge[]): Gra
         x?: number;
         y?: number;
       };
-      return { points, x: x ?? 0, y: y ?? 0 };
+      // From the middle of its place, which covers it: a round corner would leave a gap.
+      const start = graph.node(from) as { x: number; y: number };
+      return { points: [start, ...points.slice(1)], x: x ?? 0, y: y ?? 0 };
     }),
   };
 }
