@@ -65,6 +65,13 @@ export function contents(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('button', { name: 'Clone and edit …' }).count(), 0);
   });
 
+  it('says that a body is not the image that its content type names', async () => {
+    await opened().insert('N', 'images', new Uint8Array([137, 80, 78, 71]), { 'content-type': 'image/png' });
+    const page = await opened().page('#/q/N/images');
+    await page.locator('table.rows tbody a').click();
+    await page.getByText('The body is not an image of its content type').waitFor();
+  });
+
   it('finds text in bodies of any type, with quotes, umlauts and in any case', async () => {
     const bodies = [
       ['text/plain', 'he said "go", then left'],
@@ -161,6 +168,10 @@ export function contents(opened: () => OpenedConsole): void {
       const overflow = await page.evaluate('document.documentElement.scrollWidth - innerWidth');
       assert.ok(Number(overflow) <= 0, `${where} is ${overflow} px too wide`);
     }
+    await page.goto(`${opened().server.url}/console/#/q/jobs/${long}`);
+    const search = await page.getByRole('button', { name: 'Search', exact: true }).boundingBox();
+    const list = await page.getByRole('region', { name: 'Elements', exact: true }).boundingBox();
+    assert.ok(search !== null && list !== null && search.x + search.width <= list.x + list.width);
     await page.getByRole('button', { name: /^More of/ }).click();
     await page.getByRole('button', { name: 'Import …' }).click();
     const file = await page.getByLabel('File').boundingBox();

@@ -134,6 +134,20 @@ export function navigation(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/events/sent?force=1');
   });
 
+  it('shows the button that skips the navigation when it has the focus', async () => {
+    const page = await opened().page('#/operations');
+    await page.evaluate('document.activeElement.blur()');
+    await page.keyboard.press('Tab');
+    const skip = page.getByRole('button', { name: 'Skip to the page' });
+    await skip.click({ trial: true });
+    assert.deepEqual(await page.evaluate('[scrollY, document.activeElement.textContent]'), [
+      0,
+      'Skip to the page',
+    ]);
+    await page.keyboard.press('Enter');
+    assert.equal(await page.evaluate('document.activeElement.id'), 'page');
+  });
+
   it('prints the page alone, with the rows of its table, in light colors', async () => {
     const page = await opened().page('#/q/jobs/orders', { theme: 'dark' });
     await page.getByText('that match').waitFor();

@@ -227,11 +227,11 @@ export class OpenedConsole {
     return ((await response.json()) as { totalSize: number }).totalSize;
   }
 
-  /** Violations of WCAG 2.2 AA on the page. */
+  /** Violations of WCAG 2.2 AA on the page, and of good practice. */
   async violations(page: Page): Promise<string[]> {
     // axe stays loaded while only the part of the address after `#` changes.
     if (!(await page.evaluate('"axe" in window'))) await page.evaluate(await readFile(AXE, 'utf8'));
-    const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];
+    const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
     const found = (await page.evaluate(
       `axe.run(document, { runOnly: ${JSON.stringify(tags)}, resultTypes: ['violations'] }).then(({ violations }) => violations.map(
         ({ id, nodes }) => id + ': ' + nodes.map(({ target, failureSummary }) => target.join(' ') + ' ' + failureSummary).join('; ')))`,

@@ -92,7 +92,7 @@ function QueueOfDeadLetters({
           <QueueLink ns={ns} queue={queue} />
         </h2>
         <span>
-          <b>{count(of.count)}</b> <span class="muted">oldest</span> <When at={oldest} />
+          <b>{count(of.count)}</b> <span class="muted">· oldest</span> <When at={oldest} />
         </span>
         {isRedriver && (
           <button type="button" onClick={() => onRedrive({})}>

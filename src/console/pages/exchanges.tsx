@@ -18,14 +18,14 @@ const MAX_DRAWN = 60;
 /** Maximum exchanges in the table: it renders again with every change. */
 const MAX_LISTED = 200;
 
-type State = Pick<ExchangePicture, 'stopped' | 'lastError'>;
+type RunState = Pick<ExchangePicture, 'stopped' | 'lastError'>;
 
-function stateOf({ stopped, lastError }: State): string {
+function stateOf({ stopped, lastError }: RunState): string {
   if (lastError !== null) return 'Stopped by an error';
   return stopped === true ? 'Stopped' : 'Running';
 }
 
-export function ExchangeState(state: State) {
+export function ExchangeState(state: RunState) {
   const word = stateOf(state);
   if (state.lastError !== null) return <Badge level="bad">{word}</Badge>;
   if (state.stopped === true)

@@ -135,10 +135,20 @@ function ImageView({
   readonly contentType: string;
 }) {
   const [url, setUrl] = useState<string | null>(null);
+  const isBroken = useSignal(false);
   useEffect(() => {
     const made = URL.createObjectURL(new Blob([body], { type: contentType }));
     setUrl(made);
+    isBroken.value = false;
     return () => URL.revokeObjectURL(made);
   }, [body, contentType]);
-  return url === null ? null : <img class="picture" src={url} alt="The body" />;
+  if (isBroken.value)
+    return (
+      <Empty title="The body is not an image of its content type" icon="warn">
+        The browser cannot draw it.
+      </Empty>
+    );
+  return url === null ? null : (
+    <img class="picture" src={url} alt="The body" onError={() => (isBroken.value = true)} />
+  );
 }

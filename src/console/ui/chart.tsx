@@ -36,7 +36,7 @@ export function Chart({
   return (
     <figure class="chart">
       <figcaption>
-        <h3>{title}</h3>
+        <h2>{title}</h2>
         <span class="muted">{unit}</span>
         <button
           type="button"
