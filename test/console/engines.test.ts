@@ -6,19 +6,27 @@ import { freshPrefix, sharedRedis } from '../engines/redis.ts';
 import { QueueClient } from '../support/http-client.ts';
 import { withParameter } from '../support/run-servers.ts';
 import { ServerProcess } from '../support/server-process.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
 import { ADMIN, configOf, OpenedConsole } from './opened.ts';
 
 /** The pages of queues and dead letters depend on the engine, so that they are tested on Redis and PostgreSQL, too. */
 describe('The console in a browser, on engines with servers', () => {
   let opened: OpenedConsole;
+  let redisPort: number;
+  /** In front of the engine of `lists`. */
+  let proxy: TcpProxy;
   let namespaces: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 
   before(async () => {
     const [redis, postgres] = await Promise.all([sharedRedis(), sharedPostgres()]);
     const deadLetter = { maxTries: 1 };
+    const throughProxy = new URL(redis);
+    redisPort = Number(throughProxy.port);
+    proxy = await TcpProxy.start(redisPort);
+    throughProxy.port = String(proxy.port);
     namespaces = {
       redis: { url: withParameter(redis, 'prefix', freshPrefix()), deadLetter },
-      lists: { url: withParameter(redis, 'prefix', freshPrefix()), variant: 'list' },
+      lists: { url: withParameter(throughProxy.href, 'prefix', freshPrefix()), variant: 'list' },
       postgres: { url: withParameter(postgres, 'schema', freshSchema()), deadLetter },
     };
     opened = await OpenedConsole.open(namespaces);
@@ -26,7 +34,10 @@ describe('The console in a browser, on engines with servers', () => {
 
   afterEach((context) => opened.check(context));
 
-  after(() => opened?.close());
+  after(async () => {
+    await opened?.close();
+    await proxy?.stop();
+  });
 
   it('shows the clients of another node, cancels its calls, and reports if that node does not respond', async () => {
     await using other = await ServerProcess.start({ config: configOf(namespaces) });
@@ -75,6 +86,22 @@ describe('The console in a browser, on engines with servers', () => {
     await page.getByRole('button', { name: 'Purge …' }).click();
     await page.getByRole('button', { name: 'Remove 1 element of listed' }).click();
     await page.getByText('The queue is empty').waitFor();
+  });
+
+  it('lists elements again when the engine is back', async () => {
+    await opened.insert('lists', 'away', '"a"');
+    const page = await opened.page('#/q/lists/away', { isFailing: true });
+    const only = page.locator('table.rows tbody').getByText('"a"');
+    await only.waitFor();
+    proxy.targetPort = 9;
+    proxy.reset();
+    await page.getByRole('button', { name: 'Reload' }).click();
+    await page.getByRole('alert').getByText('Try again when the engine is back').first().waitFor();
+    await page.getByRole('navigation', { name: 'Pages' }).getByText('1 alarm').waitFor();
+    assert.equal(await only.count(), 0);
+    proxy.targetPort = redisPort;
+    await only.waitFor();
+    await opened.request('DELETE', '/q/lists/away?force=1');
   });
 
   for (const ns of ['redis', 'postgres'] as const) {

@@ -179,6 +179,10 @@ export function navigation(opened: () => OpenedConsole): void {
       await other.getByText(title).waitFor();
       await other.getByText('You need the right read').waitFor();
     }
+    await other.goto(`${opened().server.url}/console/#/x-new`);
+    await other.getByText('You need the right exchange').waitFor();
+    await other.goto(`${opened().server.url}/console/#/x/route/edit`);
+    await other.getByText('You may not change this exchange').waitFor();
     const third = await opened().page('#/', { who: WRITER });
     const deadLetters = third
       .getByRole('region', { name: 'Totals' })

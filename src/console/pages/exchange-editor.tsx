@@ -16,7 +16,7 @@ import { may, namespaces } from '../session.ts';
 import { after } from '../timers.ts';
 import { Icon } from '../ui/icon.tsx';
 import { SelectorField } from '../ui/selector-field.tsx';
-import { Failure } from '../ui/states.tsx';
+import { Failure, NeedsRight } from '../ui/states.tsx';
 import { say } from '../ui/toasts.tsx';
 import { DryRunTable } from './dry-run-table.tsx';
 import { ExchangeChange } from './exchange-change.tsx';
@@ -28,7 +28,8 @@ const TYPING_PAUSE_MS = 500;
 
 /** Creates an exchange: `/x-new` */
 export function NewExchange(_: PageProps) {
-  const ns = namespaces().find((name) => may('exchange', name)) ?? '';
+  const ns = namespaces().find((name) => may('exchange', name));
+  if (ns === undefined) return <NeedsRight title="You may not create exchanges" right="exchange" />;
   return (
     <>
       <div class="page-head">

@@ -39,9 +39,16 @@ export function Exchange({ rest }: PageProps) {
       </div>
       {details.error !== null && <Failure error={details.error} retry={details.reload} />}
       {record === null && details.isLoading && <Loading />}
-      {record !== null && tab === 'edit' && (
-        <ExchangeEditor id={id} declared={declaredOf(record)} version={record.version ?? null} />
-      )}
+      {record !== null &&
+        tab === 'edit' &&
+        (mayChange(record) ? (
+          <ExchangeEditor id={id} declared={declaredOf(record)} version={record.version ?? null} />
+        ) : (
+          <Empty title="You may not change this exchange" icon="lock">
+            You need the rights <code>exchange</code> and <code>read</code> in {record.src.ns}, and{' '}
+            <code>write</code> in the namespaces of its destinations.
+          </Empty>
+        ))}
       {record !== null && tab !== 'edit' && (
         <>
           {record.lastError !== null && <Failure error={record.lastError} />}

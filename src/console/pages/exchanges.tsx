@@ -5,7 +5,7 @@ import { count, several, shortCount } from '../format.ts';
 import { type Cycle, cyclesOf, placesOfExchange } from '../remote/cycles.ts';
 import { exchanges, isComplete, keyOf, queues, version } from '../remote/live.ts';
 import { address, href, queueHref, setQuery } from '../route.ts';
-import { may, mayAnywhere } from '../session.ts';
+import { may, mayAnywhere, namespaces } from '../session.ts';
 import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';
 import { PLACE_HEIGHT, PLACE_WIDTH } from '../ui/graph-size.ts';
 import { Icon } from '../ui/icon.tsx';
@@ -79,9 +79,13 @@ export function Exchanges() {
       </div>
       {all.value.length === 0 ? (
         <section class="card">
-          <Empty title="There are no exchanges" icon="exchange">
-            An exchange consumes a queue and forwards each element to the queues whose selectors accept it.
-          </Empty>
+          {namespaces().length === 0 ? (
+            <Empty title="You may not see any namespace" icon="lock" />
+          ) : (
+            <Empty title="There are no exchanges" icon="exchange">
+              An exchange consumes a queue and forwards each element to the queues whose selectors accept it.
+            </Empty>
+          )}
         </section>
       ) : (
         <>

@@ -36,6 +36,13 @@ export const connection = signal<StreamState>('connecting');
 export let followedSince = now();
 /** Increases to open a new connection where the browser would not. */
 const attempt = signal(0);
+/** The engines that the server cannot reach, as text; null while the server itself cannot be reached. */
+export const awayEngines = computed(() => {
+  version.value;
+  if (connection.value !== 'live') return null;
+  const away = [...alarms.values()].filter(({ alarm }) => alarm === 'engine-unavailable');
+  return JSON.stringify(away.map(({ engine }) => engine));
+});
 /** Whether the whole state has arrived once. */
 export const isComplete = signal(false);
 /** The time for relative times. It stops while refreshing is paused. */

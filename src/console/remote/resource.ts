@@ -4,7 +4,7 @@ import { isTemporary } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { hasEnded } from '../session.ts';
 import { every } from '../timers.ts';
-import { connection, delayStream } from './live.ts';
+import { awayEngines, delayStream } from './live.ts';
 
 /** Data that a page reads from the server. The last value stays while the next one is being read. */
 export interface Resource<T> {
@@ -16,12 +16,12 @@ export interface Resource<T> {
 
 type ResourceState<T> = Omit<Resource<T>, 'reload'>;
 
-/** Calls `run` when the stream of events is connected, and each time it is again after an outage. */
+/** Calls `run` when the stream of events is connected, and each time it is again, or an engine, after an outage. */
 export function useReconnect(run: () => void): void {
-  const isLive = connection.value === 'live';
+  const { value: away } = awayEngines;
   useEffect(() => {
-    if (isLive) run();
-  }, [isLive]);
+    if (away !== null) run();
+  }, [away]);
 }
 
 /**

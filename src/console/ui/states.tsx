@@ -75,7 +75,7 @@ export function NeedsRight({
 const ADVICE: Readonly<Record<string, string>> = {
   unreachable:
     'You see the last known data. They are refreshed when the server responds, unless refreshing is paused.',
-  'storage-unavailable': 'The engine is unavailable. Nothing was changed; try again when it is back.',
+  'storage-unavailable': 'Try again when the engine is back. The overview shows its state.',
   'outcome-unknown':
     'The connection to the engine was lost. Check whether the change was made before you repeat it.',
   'storage-full': 'Free some disk space. Consumers are not affected.',
