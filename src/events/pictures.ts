@@ -1,4 +1,3 @@
-import type { User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { shownSizes } from '../broker/queue-record.ts';
@@ -15,17 +14,13 @@ import type {
   OperationRecord,
   QueuePicture,
 } from '../model/records.ts';
+import type { UserRights } from '../model/rights.ts';
 import type { BulkOperations, OperationCaller, OperationView } from '../operations/operations.ts';
 import type { Clock } from '../util/clock.ts';
 
 /** What events are about. */
 export const EVENT_KINDS = ['queues', 'exchanges', 'nodes', 'operations', 'alarms'] as const;
 export type EventKind = (typeof EVENT_KINDS)[number];
-
-/**
- * The rights that decide which pictures a viewer may see. Viewers with the same rights in every namespace see the same.
- */
-export type EventViewer = Pick<User, 'name' | 'may' | 'maySee' | 'maySeeBodies'>;
 
 /** A namespace, or one of its queues, that a picture is about. */
 interface PicturePlace {
@@ -46,11 +41,12 @@ export interface Picture {
   readonly places: readonly PicturePlace[];
   /** Equal to that of the previous picture if there is nothing new to show. */
   readonly state: string;
-  isFor(viewer: EventViewer): boolean;
+  /** Viewers with the same rights in every namespace see the same. */
+  isFor(viewer: UserRights): boolean;
   /** The picture as a JSON object. */
-  json(viewer: EventViewer): string;
+  json(viewer: UserRights): string;
   /** The JSON object when the thing is gone: what identifies it, and `"gone": true`. */
-  goneJson(viewer: EventViewer): string;
+  goneJson(viewer: UserRights): string;
 }
 
 /**
@@ -109,7 +105,7 @@ type KnownNode = ReturnType<Broker['nodes']>[number];
 /** A node with those of its namespaces that the viewer may see. */
 export function nodeRecord(
   { startedAt, namespaces, conflicts, ...node }: KnownNode,
-  viewer: Pick<EventViewer, 'maySee'>,
+  viewer: Pick<UserRights, 'maySee'>,
 ): NodeRecord {
   return {
     ...node,
@@ -262,13 +258,13 @@ function totalMembers({
 /** The ids of exchanges by viewer: an id depends on whether the viewer may see another exchange with the same one. */
 class VisibleIds {
   readonly #all: readonly ExchangeOverview[];
-  readonly #ofViewer = new WeakMap<EventViewer, ReadonlyMap<string, string>>();
+  readonly #ofViewer = new WeakMap<UserRights, ReadonlyMap<string, string>>();
 
   constructor(all: readonly ExchangeOverview[]) {
     this.#all = all;
   }
 
-  of({ key }: ExchangeOverview, viewer: EventViewer): string {
+  of({ key }: ExchangeOverview, viewer: UserRights): string {
     let ids = this.#ofViewer.get(viewer);
     if (ids === undefined) {
       const visible = this.#all.filter(({ declaration }) => viewer.maySee(declaration.src.ns));

@@ -4,12 +4,12 @@ import type { QueueReading } from '../broker/queue-series.ts';
 import type { QueueFollower, QueueWatch } from '../broker/queue-watch.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
-import { RIGHTS } from '../model/rights.ts';
+import { RIGHTS, type UserRights } from '../model/rights.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import { type CollectedParts, EventCollection } from './collection.ts';
-import { type EventFilter, type EventViewer, isWanted, queuePicture } from './pictures.ts';
+import { type EventFilter, isWanted, queuePicture } from './pictures.ts';
 
 /** Why a subscription ends. */
 type EventEnd = 'shutting-down' | 'login-lost' | 'rights-changed' | 'login-expired';
@@ -243,7 +243,7 @@ export class EventPublisher implements Service, QueueFollower {
   }
 
   /** Subscribers with the same key are sent the same bytes. */
-  #viewKey(user: EventViewer, { kinds, ns, queue }: EventFilter): string {
+  #viewKey(user: UserRights, { kinds, ns, queue }: EventFilter): string {
     const rights = this.#parts.namespaces.map(({ name }) => [
       user.maySee(name),
       user.maySeeBodies(name),

@@ -4,6 +4,7 @@ import { invalidParameter, type QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
 import { parse } from '../model/members.ts';
 import { ExchangeDeclaration } from '../model/records.ts';
+import type { UserRights } from '../model/rights.ts';
 import { quote } from '../util/quote.ts';
 import { TOO_MANY_HOPS } from './copies.ts';
 import type { ExchangeContext } from './exchange.ts';
@@ -166,14 +167,8 @@ export function noNamespace(path: string, ns: string): QuaysideError {
   return invalidParameter(path, `${path}: there is no namespace ${quote(ns)}.`);
 }
 
-/** The user on whose behalf an operation on exchanges is requested. */
-export interface Caller {
-  readonly name: string;
-  /** Whether the namespace is visible to the user. An exchange is visible if its source's namespace is. */
-  maySee(namespace: string): boolean;
-  /** Whether the user may see element bodies of the namespace: errors thrown by selectors may quote them. */
-  maySeeBodies(namespace: string): boolean;
-}
+/** The user on whose behalf an operation is requested. An exchange is visible if the namespace of its source is. */
+export type Caller = Pick<UserRights, 'name' | 'maySee' | 'maySeeBodies'>;
 
 /** The node itself, which sees everything. No user has an empty name. */
 export const NODE: Caller = { name: '', maySee: () => true, maySeeBodies: () => true };

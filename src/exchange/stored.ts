@@ -1,4 +1,5 @@
 import type { JsonValue } from '../engine/definitions.ts';
+import type { UserRights } from '../model/rights.ts';
 import { quote } from '../util/quote.ts';
 import { type Declaration, parseDeclaration, toDeclaration } from './declaration.ts';
 import type { ExchangeState } from './record.ts';
@@ -33,13 +34,8 @@ export function toStored(value: JsonValue): StoredExchange {
   };
 }
 
-/** The rights of a user that exchanges check. */
-interface OwnerRights {
-  may(right: 'exchange' | 'read' | 'write', namespace: string): boolean;
-}
-
 /** Returns the rights of a user; null: there is no such user. */
-export type FindOwner = (name: string) => OwnerRights | null;
+export type FindOwner = (name: string) => Pick<UserRights, 'may'> | null;
 
 /** Why an exchange may not run on behalf of its owner any more; null: it may. Does not mention namespaces. */
 export function lostOwner(

@@ -112,16 +112,16 @@ export class Front {
     const call = new HttpCall(this, request, response);
     if (this.parts.options.logsAccess) this.#logAccess(call);
     const { tracer } = this.parts;
-    // Node assigns the socket to a response once the earlier responses on the connection are sent.
-    const isPipelined = response.socket === null && READ_METHODS.has(request.method);
-    if (tracer !== undefined) {
-      traceRequest(call, tracer, () => (isPipelined ? this.#admitInTurn(call) : this.#admit(call)));
-    } else if (isPipelined) this.#admitInTurn(call);
-    else this.#admit(call);
+    if (tracer === undefined) this.#begin(call);
+    else traceRequest(call, tracer, () => this.#begin(call));
   };
 
-  #admitInTurn(call: HttpCall): void {
-    this.inTurn(call, () => this.#admit(call));
+  #begin(call: HttpCall): void {
+    const { request, response } = call;
+    // Node assigns the socket to a response once the earlier responses on the connection are sent.
+    const isPipelined = response.socket === null && READ_METHODS.has(request.method);
+    if (isPipelined) this.inTurn(call, () => this.#admit(call));
+    else this.#admit(call);
   }
 
   /**

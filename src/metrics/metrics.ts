@@ -13,6 +13,7 @@ import type { Exchanges } from '../exchange/exchanges.ts';
 import type { DestinationCounters, ExchangeOverview } from '../exchange/record.ts';
 import { DELIVERY_STATES, type GroupName } from '../model/element.ts';
 import type { EngineHealth } from '../model/records.ts';
+import type { UserRights } from '../model/rights.ts';
 import type { BulkOperations } from '../operations/operations.ts';
 import type { SessionCounts } from '../session/server.ts';
 import type { SpanCounts } from '../tracing/exporter.ts';
@@ -170,10 +171,7 @@ interface MetricSample {
 }
 
 /** The user who reads the metrics, or a viewer with all rights if no login is needed. */
-interface Viewer {
-  may(right: 'read', namespace: string): boolean;
-  maySee(namespace: string): boolean;
-}
+type Viewer = Pick<UserRights, 'may' | 'maySee'>;
 
 /** Samples that are formatted at once, which takes about 10 ms. */
 const SAMPLES_AT_ONCE = 1000;

@@ -8,3 +8,13 @@
  */
 export const RIGHTS = ['read', 'write', 'manage', 'browse', 'exchange'] as const;
 export type Right = (typeof RIGHTS)[number];
+
+/** A user, as far as rights go. */
+export interface UserRights {
+  readonly name: string;
+  may(right: Right, namespace: string): boolean;
+  /** Whether the namespace is visible to the user. */
+  maySee(namespace: string): boolean;
+  /** Whether the user may see element bodies of the namespace. Errors thrown by selectors may quote them. */
+  maySeeBodies(namespace: string): boolean;
+}

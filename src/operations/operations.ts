@@ -12,6 +12,7 @@ import type { ExchangeOverview } from '../exchange/record.ts';
 import { missingRight, overloaded, QuaysideError } from '../model/errors.ts';
 import { atMember } from '../model/members.ts';
 import type { Action, OperationRecord, OperationState } from '../model/records.ts';
+import type { UserRights } from '../model/rights.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
@@ -19,13 +20,7 @@ import { repeat } from '../util/repeat.ts';
 import type { Service } from '../util/service.ts';
 import { TRANSIT_QUEUE } from './changer.ts';
 import { MigrationRun } from './migration-run.ts';
-import {
-  type OperationQueues,
-  type OperationRequest,
-  type OperatorRights,
-  queuesOf,
-  statesOf,
-} from './request.ts';
+import { type OperationQueues, type OperationRequest, queuesOf, statesOf } from './request.ts';
 import { OperationRun } from './run.ts';
 import type { Searches } from './search.ts';
 import {
@@ -46,7 +41,7 @@ interface BulkOperationsOptions {
   readonly broker: Broker;
   readonly searches: Searches;
   /** Returns the current rights of a user; null if the user does not exist. */
-  readonly userNamed: (name: string) => OperatorRights | null;
+  readonly userNamed: (name: string) => Pick<UserRights, 'may'> | null;
   /** The exchanges, which are the same on all nodes. */
   readonly exchanges: { overview(): ExchangeOverview[] };
   readonly clock: Clock;
@@ -56,12 +51,7 @@ interface BulkOperationsOptions {
 }
 
 /** The user who starts or reads operations. */
-export interface OperationCaller {
-  readonly name: string;
-  may(right: 'manage' | 'browse', namespace: string): boolean;
-  maySee(namespace: string): boolean;
-  /** Whether bodies of the namespace's elements may be shown. */
-  maySeeBodies(namespace: string): boolean;
+export interface OperationCaller extends UserRights {
   /** The API token that the caller logged in with, if any. */
   readonly token?: { readonly name: string; readonly owner: Pick<OperationCaller, 'may'> | null };
 }

@@ -12,6 +12,7 @@ import {
   OperationDeclaration,
   type OperationPlace,
 } from '../model/records.ts';
+import type { Right } from '../model/rights.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import { toByteString } from '../util/byte-string.ts';
 import { quote } from '../util/quote.ts';
@@ -55,13 +56,6 @@ export interface OperationRequest {
   readonly dryRun: boolean;
 }
 
-type OperationRight = 'manage' | 'write' | 'browse' | 'read';
-
-/** The rights of a user that operations check. */
-export interface OperatorRights {
-  may(right: OperationRight, namespace: string): boolean;
-}
-
 /**
  * The rights that the user of an operation needs until its end: `manage` in the source's namespace, `write` where
  * elements are stored, and `read` if they leave the namespace.
@@ -72,7 +66,7 @@ export function rightsFor({
   to,
   where,
   dryRun,
-}: OperationRequest): (readonly [right: OperationRight, namespace: string])[] {
+}: OperationRequest): (readonly [right: Right, namespace: string])[] {
   const storesInSource = action === 'redrive' || action === 'set';
   const looks = dryRun || where.selector !== null;
   return [

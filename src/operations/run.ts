@@ -5,6 +5,7 @@ import { type Definitions, isDefinitionConflict } from '../engine/definitions.ts
 import type { ScannedDelivery } from '../engine/storage.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { ElementSample } from '../model/records.ts';
+import type { UserRights } from '../model/rights.ts';
 import { Backoff } from '../util/backoff.ts';
 import { fromByteString } from '../util/byte-string.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
@@ -13,7 +14,7 @@ import { Pause } from '../util/pause.ts';
 import { quote } from '../util/quote.ts';
 import { ElementChanger } from './changer.ts';
 import { FIRST_PAGE, OperationPages } from './pages.ts';
-import { type OperationQueues, type OperatorRights, rightsFor } from './request.ts';
+import { type OperationQueues, rightsFor } from './request.ts';
 import type { Searches } from './search.ts';
 import {
   BOUND_MS,
@@ -44,7 +45,7 @@ interface RunOptions {
   readonly log: BrokerLog;
   readonly searches: Searches;
   /** Returns the current rights of a user; null if the user does not exist. */
-  readonly userNamed: (name: string) => OperatorRights | null;
+  readonly userNamed: (name: string) => Pick<UserRights, 'may'> | null;
   /** The engine's page limit: one page at a time whatever the number of operations, and users take turns. */
   readonly pages: ConcurrencyLimit;
   /** Called after each page with the number of elements that were changed. */

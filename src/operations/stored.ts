@@ -7,6 +7,7 @@ import type {
   OperationState,
   OperationWhere,
 } from '../model/records.ts';
+import type { UserRights } from '../model/rights.ts';
 import { fromByteString } from '../util/byte-string.ts';
 import type { OperationRequest } from './request.ts';
 
@@ -108,11 +109,7 @@ export function toProgress(value: JsonValue): OperationProgress {
 }
 
 /** The reader of a record. What they may not see is left out. */
-export interface RecordViewer {
-  maySee(namespace: string): boolean;
-  may(right: 'browse', namespace: string): boolean;
-  maySeeBodies(namespace: string): boolean;
-}
+export type RecordViewer = Omit<UserRights, 'name'>;
 
 /** Path of the selector in the request. */
 export const SELECTOR_PATH = 'where.selector';

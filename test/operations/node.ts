@@ -3,8 +3,9 @@ import type { ScannedDelivery } from '../../src/engine/storage.ts';
 import type { ExchangeOverview } from '../../src/exchange/record.ts';
 import type { Delivery, DeliveryState } from '../../src/model/element.ts';
 import type { OperationRecord } from '../../src/model/records.ts';
+import type { UserRights } from '../../src/model/rights.ts';
 import { BulkOperations } from '../../src/operations/operations.ts';
-import { type OperatorRights, parseRequest } from '../../src/operations/request.ts';
+import { parseRequest } from '../../src/operations/request.ts';
 import { Searches } from '../../src/operations/search.ts';
 import type { SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import type { Clock } from '../../src/util/clock.ts';
@@ -25,7 +26,7 @@ export class OperationNode {
   /** The exchanges that exist. */
   exchanges: readonly ExchangeOverview[] = [];
   /** Rights of users by name; users not listed have those of {@link OPERATOR}. Null: the user was removed. */
-  readonly users = new Map<string, OperatorRights | null>();
+  readonly users = new Map<string, Pick<UserRights, 'may'> | null>();
 
   /** @param seed must differ between nodes on the same engines */
   constructor(namespaces: readonly TestNamespace[], clock: Clock, sandbox: SelectorSandbox, seed = 1) {
