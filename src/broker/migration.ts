@@ -129,9 +129,13 @@ export async function checkMigration(source: Namespace, target: Namespace): Prom
   }
   const { ownsStore, storage, policy } = source.setup;
   if (ownsStore !== true || source.isShared) {
+    const isInMemory = !source.isShared && source.type.startsWith('sqlite:');
+    const reason = isInMemory
+      ? 'it is in memory, so the migration could not be stored'
+      : 'other nodes may use its engine at the same time';
     throw new QuaysideError(
       'not-supported',
-      `Namespace ${from} (${source.type}) cannot be moved: other nodes may use its engine at the same time. Only namespaces in an SQLite file, without a shared signaller, can be moved.`,
+      `Namespace ${from} (${source.type}) cannot be moved: ${reason}. Only namespaces in a SQLite file, without a shared signaller, can be moved.`,
     );
   }
   const rejected = (reason: string): QuaysideError =>

@@ -8,7 +8,7 @@ import { zeroExchangeCounters } from '../../src/exchange/record.ts';
 import { Searches } from '../../src/operations/search.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { sharedSandbox } from '../sandbox/elements.ts';
-import { plain, type TestNamespace } from '../support/broker.ts';
+import { betweenProcesses, plain, type TestNamespace } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { engineWith, engineWithDefinitions } from '../support/engine-with.ts';
@@ -372,12 +372,19 @@ describe('A namespace that moves to another engine', () => {
         'invalid-parameter',
         /groups differ, h and g/,
       ],
-      [{ ...MIGRATE, source: { ns: 'B' }, to: { ns: 'A' } }, 'not-supported', /other nodes/],
+      [{ ...MIGRATE, source: { ns: 'B' }, to: { ns: 'A' } }, 'not-supported', /it is in memory/],
       [{ ...MIGRATE, to: { ns: 'none' } }, 'namespace-not-found', /none/],
     ] as const) {
       await assert.rejects(node.create(request), { code, message });
       assert.equal(node.broker.namespace('A').migration, null);
     }
+    const engine = betweenProcesses(inFile(oldEngine));
+    const shared = await newNode([
+      { policy: POLICY, engine },
+      { policy: plain('B'), engine: newEngine },
+    ]).start();
+    await assert.rejects(shared.create(MIGRATE), { code: 'not-supported', message: /other nodes/ });
+    await shared.stop();
     await newEngine.storage.insert({ ns: 'A', name: 'q' }, newElements('x'));
     await assert.rejects(node.create(MIGRATE), { code: 'invalid-parameter', message: /has elements/ });
   });
