@@ -78,11 +78,9 @@ const PROBE: Omit<NewElement, 'dedupKey'> = {
   groups: [],
 };
 
-/** @param isLookup the elements are never stored, so the insert must not create their queue */
 type InsertElements = (
   elements: readonly NewElement[],
   options: Omit<InsertOptions, 'request'>,
-  isLookup: boolean,
 ) => Promise<ElementId[]>;
 
 /**
@@ -95,16 +93,16 @@ export async function insertByElementKeys(
   { request = null, ...options }: InsertOptions,
   insert: InsertElements,
 ): Promise<ElementId[]> {
-  if (request === null) return insert(elements, options, false);
+  if (request === null) return insert(elements, options);
   // A control character, which keys of clients do not contain.
   const keyAt = (index: number): string => `${request.key}\n${index}`;
   if (elements.length > 0) {
     const { fingerprint } = request;
     const keyed = elements.map((element, index) => ({ ...element, dedupKey: keyAt(index), fingerprint }));
-    return insert(keyed, options, false);
+    return insert(keyed, options);
   }
   const lookup: Inserting = {
-    insert: (_, probes, given) => insert(probes, { ...options, ...given }, true),
+    insert: (_, probes, given) => insert(probes, { ...options, ...given }),
   };
   if (await isKeySeen(lookup, queue, keyAt(0))) options.onRepeat?.(0, true);
   return [];

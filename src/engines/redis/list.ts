@@ -95,18 +95,17 @@ export class ListStorage implements Storage {
     elements: readonly NewElement[],
     options: InsertOptions = {},
   ): Promise<ElementId[]> {
-    return insertByElementKeys(queue, elements, options, (keyed, rest, isLookup) =>
-      this.#insert(queue, keyed, rest, !isLookup && contradictionIn(keyed) < 0),
-    );
+    return insertByElementKeys(queue, elements, options, (keyed, rest) => this.#insert(queue, keyed, rest));
   }
 
   async #insert(
     queue: QueueKey,
     elements: readonly NewElement[],
     { signal = null, onRepeat = null, leftMs }: InsertOptions,
-    creates: boolean,
   ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
+    // Elements that contradict each other, as in the lookup of a key, are not stored, and must not create the queue.
+    const creates = contradictionIn(elements) < 0;
     const windowMs = this.#dedupWindowMs;
     const now = this.now(queue);
     let bytes = 0;
