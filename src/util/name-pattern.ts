@@ -1,3 +1,5 @@
+import { compareStrings } from './compare-strings.ts';
+
 // Name patterns, in which each `*` matches any number of characters, including none.
 
 /** The pattern that matches all names. */
@@ -20,15 +22,40 @@ export function bySpecificity<Rule extends { readonly pattern: string }>(rules: 
 
 /**
  * Returns two patterns of equal specificity that can match the same name, so that it is undefined which one applies;
- * null if there are none.
+ * null if there are none. Two patterns can if one's characters before its first `*` begin with the other's, and one's
+ * characters after its last `*` end with the other's: the `*` match the rest.
+ * @param patterns each once
  */
 export function conflictOf(patterns: readonly string[]): readonly [string, string] | null {
-  for (const [i, one] of patterns.entries()) {
-    for (const other of patterns.slice(i + 1)) {
-      if (specificity(one) === specificity(other) && canMeet(one, other)) return [one, other];
+  const starred = patterns.map(partsOf).filter(({ pattern }) => pattern.includes(ANY_NAME));
+  for (const equals of Map.groupBy(starred, ({ pattern }) => specificity(pattern)).values()) {
+    equals.sort((a, b) => compareStrings(a.start, b.start));
+    for (const [i, one] of equals.entries()) {
+      // Those that begin with its start follow it.
+      for (let j = i + 1; j < equals.length; j++) {
+        const other = equals[j] as Pattern;
+        if (!other.start.startsWith(one.start)) break;
+        if (!one.end.endsWith(other.end) && !other.end.endsWith(one.end)) continue;
+        return one.place < other.place ? [one.pattern, other.pattern] : [other.pattern, one.pattern];
+      }
     }
   }
   return null;
+}
+
+interface Pattern {
+  readonly pattern: string;
+  /** Its index in the list. */
+  readonly place: number;
+  /** Its characters before the first `*`. */
+  readonly start: string;
+  /** Its characters after the last `*`. */
+  readonly end: string;
+}
+
+function partsOf(pattern: string, place: number): Pattern {
+  const [start = ''] = pattern.split(ANY_NAME, 1);
+  return { pattern, place, start, end: pattern.slice(pattern.lastIndexOf(ANY_NAME) + 1) };
 }
 
 function specificity(pattern: string): number {
@@ -58,28 +85,6 @@ export function matches(pattern: string, name: string): boolean {
   }
   while (pattern[patternAt] === ANY_NAME) patternAt += 1;
   return patternAt === pattern.length;
-}
-
-/**
- * Whether some name matches both patterns. Dynamic programming: `row[j]` tells whether the characters of `one` so far
- * and the first `j` characters of `other` can match the same string.
- */
-function canMeet(one: string, other: string): boolean {
-  let row = Array.from({ length: other.length + 1 }, (_, j) => [...other.slice(0, j)].every(isAny));
-  for (const char of one) {
-    const next = [isAny(char) && row[0] === true];
-    for (let j = 1; j <= other.length; j++) {
-      const isEither = isAny(char) || isAny(other[j - 1] ?? '');
-      const skips = row[j] === true || next[j - 1] === true;
-      next[j] = isEither ? skips : row[j - 1] === true && char === other[j - 1];
-    }
-    row = next;
-  }
-  return row[other.length] === true;
-}
-
-function isAny(char: string): boolean {
-  return char === ANY_NAME;
 }
 
 /** Converts a pattern to one of SQL's `LIKE`. */
