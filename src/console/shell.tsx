@@ -6,7 +6,15 @@ import { count, shortCount } from './format.ts';
 import icon from './icon.svg';
 import { isHelpOpen } from './keys.tsx';
 import { refresh, theme, zone } from './preferences.ts';
-import { alarms, connection, operations, queues, type StreamState, version } from './remote/live.ts';
+import {
+  alarms,
+  connection,
+  isComplete,
+  operations,
+  queues,
+  type StreamState,
+  version,
+} from './remote/live.ts';
 import { address, go, href } from './route.ts';
 import { mayAnywhere, signOut } from './session.ts';
 import { Icon, type IconName } from './ui/icon.tsx';
@@ -140,7 +148,8 @@ function NavigationFigure({ of }: { readonly of: string }) {
     return <NavigationBadge level="bad" value={alarms.size} unit={alarms.size === 1 ? 'alarm' : 'alarms'} />;
   }
   if (of === 'queues') {
-    return mayAnywhere('read') ? <span class="figure">{shortCount(queues.size)}</span> : null;
+    const isKnown = isComplete.value && mayAnywhere('read');
+    return isKnown ? <span class="figure">{shortCount(queues.size)}</span> : null;
   }
   if (of === 'operations') {
     const running = [...operations.values()].filter(({ state }) => state === 'running').length;

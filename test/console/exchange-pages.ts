@@ -147,7 +147,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
         .getByRole('status')
         .getByText(/^1 of \d+ exchanges$/)
         .waitFor();
-      await page.waitForFunction('document.querySelectorAll(".graph rect.exchange").length === 1');
+      await until(async () => (await drawn.count()) === 1);
       assert.equal(await table.locator('tbody tr').count(), 1);
     }
     await page.reload();

@@ -124,6 +124,31 @@ export function navigation(opened: () => OpenedConsole): void {
     }
   });
 
+  it('keeps the focus in a table whose focused row is scrolled out of sight', async () => {
+    await opened().request('POST', '/q/N/scrolled/elements', {
+      headers: { 'content-type': 'application/x-ndjson' },
+      body: '{"text":"x"}\n'.repeat(90),
+    });
+    const page = await opened().page('#/q/N/scrolled');
+    const rows = page.locator('table.rows tbody tr');
+    await rows.first().locator('a').focus();
+    await page.keyboard.press('End');
+    await page.locator('table.rows [aria-rowindex="91"]').waitFor();
+    await page.getByLabel('Elements of scrolled').and(page.locator(':focus')).waitFor();
+    await page.keyboard.press('Home');
+    await page.locator('table.rows tbody [aria-rowindex="2"]').waitFor();
+  });
+
+  it('shows no number before it is known', async () => {
+    const page = await opened().page('#/users');
+    await page.route(/\/events\?|\/orders\/status$/, () => {});
+    await page.goto(`${opened().server.url}/console/#/q/jobs/orders`);
+    await page.reload();
+    await page.getByText('Rolled back').waitFor();
+    assert.deepEqual(new Set(await page.locator('.facts dd').allInnerTexts()), new Set(['–']));
+    await page.getByRole('link', { name: 'Queues', exact: true }).first().waitFor();
+  });
+
   it('shows the namespace of a short name completely', async () => {
     await opened().insert('events', 'sent', '1');
     await opened().request('POST', '/q/events/sent/pause');

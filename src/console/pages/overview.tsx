@@ -85,7 +85,8 @@ function alarmText({
   totalSize,
 }: AlarmPicture): string {
   if (alarm === 'engine-unavailable') {
-    return `Engine ${engine} is unavailable (${detail}). Affected namespaces: ${of.join(', ')}.`;
+    const state = detail === 'away' ? 'is unavailable' : detail;
+    return `Engine ${engine} ${state}. Affected namespaces: ${of.join(', ')}.`;
   }
   if (alarm === 'disk-nearly-full') {
     return `The disk of ${engine} is nearly full: inserts are rejected in ${of.join(', ')}. Free some space, or consume.`;

@@ -265,20 +265,20 @@ function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status
   version.value;
   const picture = queues.get(keyOf(of));
   const counters = (picture?.stats ?? status?.stats) as Readonly<Record<string, number>> | undefined;
-  const shown: readonly (readonly [string, string])[] = [
-    ['Inserted', count(counters?.put ?? 0)],
-    ['Popped', count(counters?.get ?? 0)],
-    ['Reserved', count(counters?.reserve ?? 0)],
-    ['Committed', count(counters?.commit ?? 0)],
-    ['Rolled back', count(counters?.rollback ?? 0)],
-    ['Dead-lettered', count(counters?.deadletter ?? 0)],
-  ];
+  const shown = [
+    ['Inserted', counters?.put],
+    ['Popped', counters?.get],
+    ['Reserved', counters?.reserve],
+    ['Committed', counters?.commit],
+    ['Rolled back', counters?.rollback],
+    ['Dead-lettered', counters?.deadletter],
+  ] as const;
   return (
     <dl class="facts card">
       {shown.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
-          <dd class="number">{value}</dd>
+          <dd class="number">{value === undefined ? '–' : count(value)}</dd>
         </div>
       ))}
       <div>

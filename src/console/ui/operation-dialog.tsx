@@ -230,7 +230,8 @@ export function OperationDialog({
                 preview.value.matched === 0
               }
             >
-              {ACTION_NAMES[action]} {several(preview.value?.matched ?? 0, 'element')} of{' '}
+              {ACTION_NAMES[action]}{' '}
+              {preview.value === null ? 'elements' : several(preview.value.matched, 'element')} of{' '}
               {named(source.queue)}
               {goesTo}
             </button>

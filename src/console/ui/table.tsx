@@ -1,6 +1,6 @@
 import { signal, useSignal } from '@preact/signals';
 import { Component, type ComponentChildren } from 'preact';
-import { useEffect, useMemo, useRef } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef } from 'preact/hooks';
 import { Icon } from './icon.tsx';
 
 export interface TableColumn<Row> {
@@ -72,6 +72,13 @@ export function VirtualTable<Row>({
   const first = useSignal(0);
   const height = useSignal(600);
   const frame = useRef<HTMLDivElement>(null);
+  // A row that is scrolled out of sight is removed. Its focus moves to the table, which the same keys scroll on.
+  const focused = useRef<EventTarget | null>(null);
+  useLayoutEffect(() => {
+    if (!(focused.current instanceof Node) || focused.current.isConnected) return;
+    focused.current = null;
+    if (document.activeElement === document.body) frame.current?.focus({ preventScroll: true });
+  });
   useEffect(() => {
     const box = frame.current;
     if (box === null) return undefined;
@@ -128,7 +135,13 @@ export function VirtualTable<Row>({
             ))}
           </tr>
         </thead>
-        <tbody onKeyDown={move} style={{ height: `${rows.length * ROW_PX}px` }}>
+        <tbody
+          onKeyDown={move}
+          onFocusIn={(event) => {
+            focused.current = event.target;
+          }}
+          style={{ height: `${rows.length * ROW_PX}px` }}
+        >
           {rows.slice(from, to).map((row, i) => {
             const key = keyOf(row);
             return (
