@@ -27,6 +27,8 @@ describe('The console in a browser, on engines with servers', () => {
     namespaces = {
       redis: { url: withParameter(redis, 'prefix', freshPrefix()), deadLetter },
       lists: { url: withParameter(throughProxy.href, 'prefix', freshPrefix()), variant: 'list' },
+      moving: { url: 'sqlite:moving.db' },
+      moved: { url: withParameter(redis, 'prefix', freshPrefix()) },
       postgres: { url: withParameter(postgres, 'schema', freshSchema()), deadLetter },
     };
     opened = await OpenedConsole.open(namespaces);
@@ -86,6 +88,21 @@ describe('The console in a browser, on engines with servers', () => {
     await page.getByRole('button', { name: 'Purge …' }).click();
     await page.getByRole('button', { name: 'Remove 1 element of listed' }).click();
     await page.getByText('The queue is empty').waitFor();
+  });
+
+  it('shows a migration as far as consumers have emptied the old engine', async () => {
+    for (const body of ['1', '2']) await opened.insert('moving', 'leaving', body);
+    await opened.request('POST', '/operations', {
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ action: 'migrate', source: { ns: 'moving' }, to: { ns: 'moved' } }),
+    });
+    const page = await opened.page('#/operations');
+    const row = page.locator('tbody tr').filter({ hasText: 'migrate' });
+    for (const percent of [0, 50]) {
+      await row.locator(`[role=progressbar][aria-valuenow="${percent}"]`).waitFor();
+      await (await opened.request('GET', '/q/moving/leaving?to=5000')).arrayBuffer();
+    }
+    await row.getByText('done').waitFor();
   });
 
   it('lists elements again when the engine is back', async () => {

@@ -345,12 +345,16 @@ export function OperationState({ state }: { readonly state: OperationRecord['sta
 
 /** The progress of an operation, from 0 to 1. */
 export function progressOf({
+  action,
   state,
   seen,
+  changed,
   estimate,
-}: Pick<OperationRecord, 'state' | 'seen' | 'estimate'>): number {
+}: Pick<OperationRecord, 'action' | 'state' | 'seen' | 'changed' | 'estimate'>): number {
   if (state === 'done') return 1;
-  return estimate === 0 ? 0 : Math.min(1, seen / estimate);
+  // A migration waits until consumers have taken the elements of the old engine.
+  const past = action === 'migrate' ? changed : seen;
+  return estimate === 0 ? 0 : Math.min(1, past / estimate);
 }
 
 function Progress({
