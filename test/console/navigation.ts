@@ -173,6 +173,14 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await page.evaluate('document.activeElement.id'), 'page');
   });
 
+  it('shows the colors of a legend with forced colors, too', async () => {
+    const page = await opened().page('#/q/jobs/orders');
+    await page.emulateMedia({ forcedColors: 'active' });
+    await page.locator('.swatch').first().waitFor();
+    const color = await page.evaluate("getComputedStyle(document.querySelector('.swatch')).backgroundColor");
+    assert.equal(color, 'rgb(11, 108, 176)');
+  });
+
   it('prints the page alone, with the rows of its table, in light colors', async () => {
     const page = await opened().page('#/q/jobs/orders', { theme: 'dark' });
     await page.getByText('that match').waitFor();
