@@ -224,10 +224,10 @@ function isReadiness(body: string): boolean {
 /** One finding per problem of a ConfigError. @throws any other error */
 function configErrors(check: string, error: unknown): Finding[] {
   if (!(error instanceof ConfigError)) throw error;
-  return error.problems.map(({ path, problem, hint }) => ({
+  return error.problems.map(({ source, path, problem, hint }) => ({
     level: 'error',
     check,
-    message: `${path} ${problem}`,
+    message: `${path === '' ? source : path} ${problem}`,
     hint,
   }));
 }

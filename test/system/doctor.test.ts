@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, existsSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
@@ -67,6 +67,14 @@ describe('quayside doctor', () => {
     ]);
     matches(found(report, 'dataDir'), /^ok: .*data does not exist; the server creates it/);
     assert.ok(!existsSync(folder.file('data')));
+  });
+
+  it('names users.json if it cannot be used', async () => {
+    mkdirSync(folder.file('data'), { mode: 0o700 });
+    writeFileSync(folder.file('data/users.json'), '{}', { mode: 0o600 });
+    const report = await doctor({ namespaces: SQLITE });
+    assert.equal(report.code, 1, report.stderr);
+    matches(found(report, 'configuration'), /^error: \S+data\/users\.json cannot be used: .*reset-admin/);
   });
 
   it('queries the running server and reads the limits of its process', async () => {
