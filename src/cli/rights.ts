@@ -11,5 +11,10 @@ export function addRights(text: string, before: RightsByNamespace = {}): RightsB
   if (namespace === undefined || list === undefined) {
     throw new InvalidArgumentError('Allowed: a namespace or *, =, and rights with commas between them.');
   }
+  if (Object.hasOwn(before, namespace)) {
+    throw new InvalidArgumentError(
+      `Namespace ${namespace} has rights already; give all of them at once, as in ${namespace}=read,write.`,
+    );
+  }
   return { ...before, [namespace]: list.split(',').filter((right) => right !== '') };
 }

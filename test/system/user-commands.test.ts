@@ -79,6 +79,18 @@ describe('quayside user', () => {
     assert.equal(open.stderr, 'quayside: Give either --rights or --administrator.\n');
   });
 
+  it('rejects rights that are given twice for a namespace: the last ones would replace the others', async () => {
+    const twice = await user(
+      ['add', 'bob', '--rights', 'N=read', '--rights', 'N=write'],
+      'a good password\n',
+    );
+    assert.equal(twice.code, 2);
+    assert.match(
+      twice.stderr,
+      /argument 'N=write' is invalid\. Namespace N has rights already; give all of them at once, as in N=read,write\./,
+    );
+  });
+
   it('runs the commands of docs/operate/security.md', async () => {
     const quayside = `quayside() { '${process.execPath}' ${SERVER_ARGS.map((arg) => `'${arg}'`).join(' ')} "$@"; }`;
     const run = (command: string): string => {
