@@ -21,7 +21,6 @@ import {
   listen,
   peerOf,
   TCP_KEEP_ALIVE_MS,
-  TLS_HANDSHAKE_MS,
   TLS_VERSION,
   type TlsMaterial,
 } from '../util/sockets.ts';
@@ -46,7 +45,7 @@ export interface SessionOptions {
   readonly trustedProxies: Networks;
   /** Maximum open connections; further ones are closed on arrival. */
   readonly maxSockets: number;
-  /** How long after connecting a client may take to send its login. */
+  /** How long a client may take for its TLS handshake, and then to send its login. */
   readonly loginTimeoutMs: number;
   /** How long a client may read none of the bytes that wait for it. */
   readonly stallTimeoutMs: number;
@@ -160,10 +159,12 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
               requestCert: tls.clientCa !== undefined,
               // A client without an accepted certificate may log in with a password.
               rejectUnauthorized: false,
-              handshakeTimeout: TLS_HANDSHAKE_MS,
+              handshakeTimeout: options.loginTimeoutMs,
             },
             (socket) => this.#admit(socket),
           );
+    // Node reports a handshake that takes too long, but does not close its connection.
+    this.#tls?.on('tlsClientError', (_error, socket) => socket.destroy());
   }
 
   /** Creates the session of a connection. */

@@ -112,6 +112,13 @@ describe('STOMP over TLS', () => {
     await old.disconnect();
   });
 
+  it('closes a connection whose handshake takes too long', async () => {
+    const other = await StompNode.start({ options: { tls: first, loginTimeoutMs: 1 } });
+    const client = await StompClient.open(other.port);
+    assert.equal(await client.nextOrEnd(), null);
+    await other.stop();
+  });
+
   it('stops although a client has not completed its handshake', async () => {
     const other = await StompNode.start({ options: { tls: first } });
     const socket = connectTcp({ port: other.port, host: '127.0.0.1' });
