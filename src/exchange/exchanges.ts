@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { isDeepStrictEqual } from 'node:util';
 import type { BrokerLog } from '../broker/ports.ts';
 import {
   type Definition,
@@ -237,6 +238,30 @@ export class Exchanges implements Service {
     const { ns } = declaration.src;
     if (stored.declaration.src.ns !== ns) this.#registry.checkLimit(key, ns);
     return { ...stored, declaration, owner: caller.name };
+  }
+
+  /**
+   * Moves the exchanges of a namespace that moves to another engine there: those that were created just when the move
+   * began, since it is rejected if there are others. Idempotent.
+   * @throws QuaysideError `storage-unavailable`, `outcome-unknown`
+   */
+  async moveDefinitions(ns: string): Promise<void> {
+    const { definitions, currentDefinitions } = this.#options.broker.namespace(ns);
+    if (currentDefinitions === definitions) return;
+    for (const key of this.#registry.storedIn(definitions, ns)) {
+      await this.#changes.run(key, async () => {
+        const definition = await definitions.get('exchange', key);
+        if (definition === null) return;
+        const { value, version } = definition;
+        const there = await currentDefinitions.get('exchange', key);
+        // Another exchange with this key: the difference has been logged, and the one of the earlier engine counts.
+        if (there !== null && !isDeepStrictEqual(there.value, value)) return;
+        const newVersion = there?.version ?? (await currentDefinitions.put('exchange', key, value, null));
+        await definitions.delete('exchange', key, version);
+        this.#registry.wrote(currentDefinitions, { key, value, version: newVersion });
+        this.#registry.deleted(definitions, key);
+      });
+    }
   }
 
   /** Idempotent. Resolves when the stop is stored; the loops may still be ending. @throws as `delete` */

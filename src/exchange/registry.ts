@@ -231,6 +231,12 @@ export class ExchangeRegistry {
     throw notFound(key);
   }
 
+  /** The keys of the exchanges with a source in a namespace that this node knows to be stored in `definitions`. */
+  storedIn(definitions: Definitions, ns: string): string[] {
+    const isThere = (key: string): boolean => this.#caches.of(definitions).get(key) !== null;
+    return this.keys().filter((key) => this.get(key)?.exchange.declaration.src.ns === ns && isThere(key));
+  }
+
   /** Reads one definition and applies it. */
   read(definitions: Definitions, key: string): Promise<Definition | null> {
     return this.#caches.of(definitions).read(key);

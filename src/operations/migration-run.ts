@@ -1,5 +1,6 @@
 import type { Broker } from '../broker/broker.ts';
 import type { BrokerLog } from '../broker/ports.ts';
+import type { Exchanges } from '../exchange/exchanges.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { Pause } from '../util/pause.ts';
@@ -10,6 +11,7 @@ interface MigrationRunOptions {
   readonly id: string;
   readonly operation: StoredOperation;
   readonly broker: Broker;
+  readonly exchanges: Pick<Exchanges, 'moveDefinitions'>;
   readonly clock: Clock;
   readonly log: BrokerLog;
   /** Stores the end. @throws QuaysideError as `Definitions.put` */
@@ -74,10 +76,11 @@ export class MigrationRun {
 
   /** Returns how the migration ended, or null if it continues. @throws any error after which the step is repeated */
   async #step(): Promise<OperationEnd['state'] | null> {
-    const { broker, clock, operation } = this.#options;
+    const { broker, exchanges, clock, operation } = this.#options;
     const { source, to } = operation.request;
     try {
       const migration = await broker.migrate(source.ns, to?.ns ?? '');
+      await exchanges.moveDefinitions(source.ns);
       this.#note(await migration.left());
     } catch (error) {
       // Joined engines cannot be separated, so the migration continues.

@@ -8,6 +8,7 @@ import { type Definition, type Definitions, retryConflicts } from '../engine/def
 import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
 import { idOf } from '../exchange/declaration.ts';
+import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import { missingRight, overloaded, QuaysideError } from '../model/errors.ts';
 import { atMember } from '../model/members.ts';
@@ -43,7 +44,7 @@ interface BulkOperationsOptions {
   /** Returns the current rights of a user; null if the user does not exist. */
   readonly userNamed: (name: string) => Pick<UserRights, 'may'> | null;
   /** The exchanges, which are the same on all nodes. */
-  readonly exchanges: { overview(): ExchangeOverview[] };
+  readonly exchanges: Pick<Exchanges, 'moveDefinitions'> & { overview(): readonly ExchangeOverview[] };
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
@@ -464,12 +465,12 @@ export class BulkOperations implements Service {
     found: KnownOperation,
     before: { progress: OperationProgress; version: string } | null,
   ): void {
-    const { broker, clock, random, log, searches, userNamed } = this.#options;
+    const { broker, exchanges, clock, random, log, searches, userNamed } = this.#options;
     const { operation, definitions } = found;
     if (this.#stopping !== null || this.#runs.has(id)) return;
     const storeEnd = (end: OperationEnd): Promise<void> => this.#storeEnd(id, found, end);
     if (operation.request.action === 'migrate') {
-      this.#start(id, new MigrationRun({ id, operation, broker, clock, log, storeEnd }));
+      this.#start(id, new MigrationRun({ id, operation, broker, exchanges, clock, log, storeEnd }));
       return;
     }
     let queues: OperationQueues;

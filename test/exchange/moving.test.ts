@@ -40,6 +40,27 @@ async function openBoth() {
 }
 
 describe('an exchange that is created while the namespace of its source is migrated to another engine', () => {
+  it('is moved to the new engine if it was created just before the move', async () => {
+    const { inFile, next, start, close } = await openBoth();
+    let node = await start(inFile);
+    await node.exchanges.create('x', declare('A/src', ['A/dst']));
+    await node.exchanges.create('other', declare('B/src', ['A/dst']));
+    await node.broker.migrate('A', 'B');
+    await node.exchanges.moveDefinitions('A');
+    await node.exchanges.moveDefinitions('A');
+    assert.deepEqual(await inFile.definitions.list('exchange'), []);
+    await node.insert('A', 'src', 'during');
+    assert.equal(bodyText(await node.pop('A', 'dst')), 'during');
+    await node.exchanges.stopExchange('x');
+    await node.stop();
+
+    node = await start(next);
+    assert.equal(node.exchanges.record('x').stopped, true);
+    assert.equal(node.exchanges.has('other'), true);
+    await node.stop();
+    await close();
+  });
+
   it('works during the migration and after it', async () => {
     const { inFile, next, start, close } = await openBoth();
     let node = await start(inFile);

@@ -354,6 +354,11 @@ describe('A namespace that moves to another engine', () => {
     await assert.rejects(node.create(MIGRATE, caller), { code, message });
   });
 
+  it('takes along the exchanges that were created when the move began', async () => {
+    await node.ended(await migrate(), inSteps);
+    assert.deepEqual(new Set(node.moved), new Set(['A']));
+  });
+
   it('is not moved while an operation runs on it', async () => {
     await node.insertMany('A', 'q', 5);
     const source = { ns: 'A', queue: 'q' };

@@ -25,6 +25,8 @@ export class OperationNode {
   readonly warnings: string[] = [];
   /** The exchanges that exist. */
   exchanges: readonly ExchangeOverview[] = [];
+  /** The namespaces whose exchanges were moved to another engine. */
+  readonly moved: string[] = [];
   /** Rights of users by name; users not listed have those of {@link OPERATOR}. Null: the user was removed. */
   readonly users = new Map<string, Pick<UserRights, 'may'> | null>();
 
@@ -35,7 +37,10 @@ export class OperationNode {
       broker: this.broker,
       userNamed: (name) => this.users.get(name) ?? (this.users.has(name) ? null : OPERATOR),
       searches: new Searches({ sandbox, clock, selectors: true }),
-      exchanges: { overview: () => [...this.exchanges] },
+      exchanges: {
+        overview: () => [...this.exchanges],
+        moveDefinitions: async (ns) => void this.moved.push(ns),
+      },
       clock,
       random: seededRandom(seed + 100).next,
       log: { ...SILENT_LOG, warn: (_fields, message) => void this.warnings.push(message) },
