@@ -253,13 +253,21 @@ export class Exchanges implements Service {
         const definition = await definitions.get('exchange', key);
         if (definition === null) return;
         const { value, version } = definition;
-        const there = await currentDefinitions.get('exchange', key);
+        let copy = await this.#registry.read(currentDefinitions, key);
         // Another exchange with this key: the difference has been logged, and the one of the earlier engine counts.
-        if (there !== null && !isDeepStrictEqual(there.value, value)) return;
-        const newVersion = there?.version ?? (await currentDefinitions.put('exchange', key, value, null));
+        if (copy !== null && !declares(copy, toStored(value).declaration)) return;
+        // After a try that failed in between, the exchange may have been stopped or started in the engine that counts.
+        const stores = this.#registry.stores();
+        const isCopyEffective = stores.indexOf(currentDefinitions) < stores.indexOf(definitions);
+        if (copy === null || !(isCopyEffective || isDeepStrictEqual(copy.value, value))) {
+          const expected = copy?.version ?? null;
+          copy = { key, value, version: await currentDefinitions.put('exchange', key, value, expected) };
+          this.#registry.wrote(currentDefinitions, copy);
+        }
         await definitions.delete('exchange', key, version);
-        this.#registry.wrote(currentDefinitions, { key, value, version: newVersion });
         this.#registry.deleted(definitions, key);
+        // If the copy was hidden, it would take effect only after it is read again.
+        this.#registry.wrote(currentDefinitions, copy);
       });
     }
   }

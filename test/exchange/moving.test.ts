@@ -11,7 +11,7 @@ import { declare, ExchangeNode } from './node.ts';
 
 /**
  * Two engines, one of which claims to be stored in a file of the node. `start` starts a node with namespace A on the
- * given engine and B on the other.
+ * given engine and B on the other, in this order or the reverse.
  */
 async function openBoth() {
   const clock = new FakeClock();
@@ -22,15 +22,13 @@ async function openBoth() {
   const inFile: Engine = Object.create(own, {
     disk: { value: () => Promise.reject(new Error('is not read')) },
   });
-  const start = (engineOfA: Engine): Promise<ExchangeNode> =>
-    new ExchangeNode(
-      [
-        { policy: plain('A'), engine: engineOfA },
-        { policy: plain('B'), engine: next },
-      ],
-      clock,
-      sandbox,
-    ).start();
+  const start = (engineOfA: Engine, isReversed = false): Promise<ExchangeNode> => {
+    const setups = [
+      { policy: plain('A'), engine: engineOfA },
+      { policy: plain('B'), engine: next },
+    ];
+    return new ExchangeNode(isReversed ? setups.reverse() : setups, clock, sandbox).start();
+  };
   const close = async (): Promise<void> => {
     await sandbox.stop();
     await Promise.all([own.stop(), next.stop()]);
@@ -60,6 +58,28 @@ describe('an exchange that is created while the namespace of its source is migra
     await node.stop();
     await close();
   });
+
+  for (const isReversed of [false, true]) {
+    it(`remains stopped if it is stopped between two tries to move it, ${isReversed ? 'the new engine first' : 'the old engine first'}`, async (t) => {
+      const { inFile, next, start, close } = await openBoth();
+      let node = await start(inFile, isReversed);
+      await node.exchanges.create('x', declare('A/src', ['A/dst']));
+      await node.broker.migrate('A', 'B');
+      const deletion = t.mock.method(inFile.definitions, 'delete', () => Promise.reject(new Error('away')));
+      await assert.rejects(node.exchanges.moveDefinitions('A'), /away/);
+      deletion.mock.restore();
+      await node.exchanges.stopExchange('x');
+      await node.exchanges.moveDefinitions('A');
+      assert.equal(node.exchanges.record('x').stopped, true);
+      assert.deepEqual(await inFile.definitions.list('exchange'), []);
+      await node.stop();
+
+      node = await start(next, isReversed);
+      assert.equal(node.exchanges.record('x').stopped, true);
+      await node.stop();
+      await close();
+    });
+  }
 
   it('works during the migration and after it', async () => {
     const { inFile, next, start, close } = await openBoth();
