@@ -152,7 +152,7 @@ describe('STOMP over WebSocket', () => {
     assert.equal(node.server.counts.connections, 0);
   });
 
-  it('is required at its path: other requests, and handshakes of another version or without a key, are told so', async () => {
+  it('is required at its path: other requests, and handshakes of another version or without a key, are rejected with the reason', async () => {
     await start();
     for (const [headers, method, detail] of [
       [
