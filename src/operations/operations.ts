@@ -191,7 +191,8 @@ export class BulkOperations implements Service {
     if (request.to !== null) broker.namespace(request.to.ns).queue(request.to.queue);
     const hidesBodies = !caller.maySeeBodies(request.source.ns);
     await this.#checkSelector(request, queues, { payer: caller.name, hidesBodies });
-    return this.#store(definitions, caller, 'a bulk operation starts', async () => ({
+    const logStart = (fields: object): void => this.#options.log.info(fields, 'a bulk operation starts');
+    return this.#store(definitions, caller, logStart, async () => ({
       request,
       hidesBodies,
       estimate: await estimateOf(request, queues),
@@ -207,12 +208,13 @@ export class BulkOperations implements Service {
     request: OperationRequest,
     caller: Pick<OperationCaller, 'name' | 'maySee'>,
   ): Promise<string> {
-    const { broker, clock } = this.#options;
+    const { broker, clock, log } = this.#options;
     const source = atMember('source.ns', () => broker.namespace(request.source.ns));
     const target = atMember('to.ns', () => broker.namespace(request.to?.ns ?? ''));
     await checkMigration(source, target);
     this.#mustBeUnused(source.name, caller);
-    return this.#store(source.definitions, caller, 'a namespace moves to another engine', async () => ({
+    const logStart = (fields: object): void => log.info(fields, 'a namespace moves to another engine');
+    return this.#store(source.definitions, caller, logStart, async () => ({
       request,
       hidesBodies: true,
       estimate: (await source.storage.usage(source.name, false)).elements,
@@ -221,21 +223,19 @@ export class BulkOperations implements Service {
   }
 
   /**
-   * Stores the new operation that `describe` returns, runs it, and returns its id.
-   * @param message for the log
+   * Stores the new operation that `describe` returns, runs and logs it, and returns its id.
    * @throws QuaysideError `overloaded`, and as `describe` and `Definitions.put`
    */
   async #store(
     definitions: Definitions,
     { name: by }: Pick<OperationCaller, 'name'>,
-    message: string,
+    logStart: (fields: object) => void,
     describe: () => Promise<Pick<StoredOperation, 'request' | 'hidesBodies' | 'estimate' | 'bound'>>,
   ): Promise<string> {
     const leave = this.#admit(definitions, by);
     try {
       const described = await describe();
-      const { clock, log } = this.#options;
-      const startedAt = clock.now();
+      const startedAt = this.#options.clock.now();
       const operation = { ...described, by, startedAt, isCancelled: false, end: null };
       const id = this.#newId();
       const value = operationValue(operation);
@@ -243,7 +243,7 @@ export class BulkOperations implements Service {
       this.#caches.of(definitions).note(id, { key: id, value, version });
       this.#run(id, { definitions, operation }, null);
       const { estimate } = operation;
-      log.info({ event: 'operation', ...logged(id, operation), estimate }, message);
+      logStart({ event: 'operation', ...logged(id, operation), estimate });
       return id;
     } finally {
       leave();
