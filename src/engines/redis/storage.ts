@@ -119,9 +119,11 @@ export class RedisStorage implements Storage {
     const isEmpty = elements.length === 0;
     if (isEmpty && request === null) return [];
     const capacity = capacityOf(this.#policies, queue);
+    const deliveries = elements.reduce((sum, { groups }) => sum + groups.length, 0);
     // Check before sending: a rejected insert must not create the queue.
     const { limit } = capacity;
-    if (limit !== null && limitedGroups(limit, elements).size > limit.max) throw groupsRejected(capacity);
+    if (limit !== null && deliveries > limit.max && limitedGroups(limit, elements).size > limit.max)
+      throw groupsRejected(capacity);
     const contradiction = contradictionIn(elements);
     if (contradiction >= 0 && !(await this.#exists(queue, deadlineAt))) {
       // Nothing is stored, and no key was seen. Sent to Redis, the call would create the queue.
@@ -137,7 +139,7 @@ export class RedisStorage implements Storage {
       creates: true,
       signal,
       items: elements.length,
-      deliveries: elements.reduce((sum, { groups }) => sum + groups.length, 0),
+      deliveries,
       bytes: call.contents.bytes.length,
       sweeps: this.#expirySweeps(queue, elements),
       deadlineAt,
