@@ -21,7 +21,7 @@ export async function openRedisEngine(url: string): Promise<Engine> {
 
 /** CPU time used by a Redis server, µs. */
 export function redisCpu({ port }: RedisServer): number {
-  const info = redisCli('-p', String(port), 'INFO', 'cpu');
+  const info = redisCli(port, 'INFO', 'cpu');
   const seconds = (name: string): number => Number(new RegExp(`${name}:([\\d.]+)`).exec(info)?.[1]);
   return (seconds('used_cpu_sys') + seconds('used_cpu_user')) * 1e6;
 }

@@ -19,19 +19,19 @@ const POP = { group: '', count: 10, leaseMs: null };
 
 describe('A queue on Redis with damaged or unknown data', () => {
   const clock = new FakeClock();
-  let port = '';
+  let port = 0;
   let engine: Engine;
   const logged: object[] = [];
   let keys: { readonly hash: string; readonly order: string };
 
   beforeEach(async () => {
-    const { url, port: own } = await standalone();
-    port = String(own);
+    const server = await standalone();
+    port = server.port;
     const prefix = freshPrefix();
     keys = new Keys(prefix).queue(QUEUE);
     const namespaces = [plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
     const log = { info: () => {}, warn: (fields: object) => logged.push(fields) };
-    engine = redisEngine({ url, namespaces, clock, prefix, log });
+    engine = redisEngine({ url: server.url, namespaces, clock, prefix, log });
     await engine.start();
     logged.length = 0;
   });

@@ -163,7 +163,7 @@ it('No keys are left on Redis of forgotten queues, or of queues that were only t
   await withNodes(2, async (nodes, clock, prefix) => {
     const [one] = nodes;
     assert.ok(one);
-    const port = String((await standalone()).port);
+    const { port } = await standalone();
     const keys = (): string[] =>
       redisCli(port, 'KEYS', `${prefix}:{plain/*`).split('\n').filter(Boolean).sort();
     await one.storage.insert(named('used'), newElements('a'));

@@ -76,7 +76,7 @@ describe('Several nodes on one Redis server', () => {
     const [one, other] = await nodes(2, clock, prefix);
     assert.ok(one && other);
     const { hash, order } = new Keys(prefix).queue(QUEUE);
-    const port = String((await standalone()).port);
+    const { port } = await standalone();
     const copy = (from: string, to: string): string => redisCli(port, 'COPY', from, to, 'REPLACE');
     await one.storage.insert(QUEUE, newElements('a'));
     for (const key of [hash, order]) copy(key, `${key}:replica`);
@@ -99,7 +99,7 @@ describe('Several nodes on one Redis server', () => {
     await dying.storage.insert(QUEUE, newElements('a', 'b'));
     await dying.storage.take(QUEUE, { ...POP, count: 1 });
     const { hash, order } = new Keys(prefix).queue(QUEUE);
-    const port = String((await standalone()).port);
+    const { port } = await standalone();
     const count = (command: string, key: string): number => Number(redisCli(port, command, key));
     assert.equal(count('HLEN', hash), 5, 'tag, number, two elements, one reply');
     clock.advance(61_000);
@@ -217,7 +217,7 @@ describe('Several nodes on one Redis server', () => {
     const prefix = freshPrefix();
     const [own, other] = await nodes(2, null, prefix);
     assert.ok(own && other);
-    const port = String((await standalone()).port);
+    const { port } = await standalone();
     // Both were read once: no message about these changes can arrive later.
     for (const key of ['kept', 'lost']) await own.definitions.put('queue', key, 1, null);
     const { cache, read } = followDefinitions(own.definitions);

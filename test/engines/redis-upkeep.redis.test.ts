@@ -42,7 +42,7 @@ describe('Housekeeping of the Redis engine', () => {
   afterEach(() => engine.stop());
 
   const cli = async (...args: string[]): Promise<string> =>
-    redisCli(String((await standalone()).port), ...args).trim();
+    redisCli((await standalone()).port, ...args).trim();
 
   const reserve = (leaseMs: number) => engine.storage.take(QUEUE, { ...POP, leaseMs });
 

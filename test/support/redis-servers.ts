@@ -183,14 +183,11 @@ function startRedisThread(): RedisThread {
  * copying the page tables of a test process for each command took a third of the processor time of the Redis suites.
  * @returns the reply, or the message of an error reply; undefined if the server closed the connection without a reply
  */
-export function redisReply(
-  serverPort: number | string,
-  ...command: readonly string[]
-): RedisReply | undefined {
+export function redisReply(serverPort: number, ...command: readonly string[]): RedisReply | undefined {
   redisThread ??= startRedisThread();
   const { replied, port } = redisThread;
   Atomics.store(replied, 0, 0);
-  port.postMessage({ serverPort: Number(serverPort), command } satisfies RedisCommand);
+  port.postMessage({ serverPort, command } satisfies RedisCommand);
   Atomics.wait(replied, 0, 0);
   const { message: outcome } = receiveMessageOnPort(port) as { message: RedisOutcome };
   if ('error' in outcome) throw outcome.error;
@@ -198,7 +195,7 @@ export function redisReply(
 }
 
 /** Like {@link redisReply}, but returns the reply as `redis-cli` prints it into a pipe. */
-export function redisCli(serverPort: number | string, ...command: readonly string[]): string {
+export function redisCli(serverPort: number, ...command: readonly string[]): string {
   const reply = redisReply(serverPort, ...command);
   return reply === undefined ? '' : `${printed(reply)}\n`;
 }

@@ -31,7 +31,8 @@ port.on('message', async (command: RedisCommand) => {
   Atomics.notify(replied, 0);
 });
 
-function execute({ serverPort, command }: RedisCommand): Promise<RedisReply | undefined> {
+/** @throws Error if the server cannot be reached, or if the port is not one */
+async function execute({ serverPort, command }: RedisCommand): Promise<RedisReply | undefined> {
   const { promise, resolve, reject } = Promise.withResolvers<RedisReply | undefined>();
   const socket = connect(serverPort, '127.0.0.1');
   let received = Buffer.alloc(0);

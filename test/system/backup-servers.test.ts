@@ -131,9 +131,9 @@ describe('The commands of docs/operate/backup.md', () => {
 
   it('restore Redis to the moment of the backup', async () => {
     const redis = await startRedis();
-    const port = String(await freePort());
+    const port = await freePort();
     let hasStarted = false;
-    const commands = await shellOf('Redis', { REDIS_URL: redis.url, REDIS_PORT: port });
+    const commands = await shellOf('Redis', { REDIS_URL: redis.url, REDIS_PORT: String(port) });
     try {
       await start(redis.url);
       const held = await fill();
