@@ -4,11 +4,11 @@ import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 
 /**
- * Converts a time of the engine's clock to this node's clock. They may be hours apart, and a timer that was set by the
- * wrong one would fire late, or again and again.
+ * Milliseconds until a time of the engine's clock. That may be hours apart from this node's clock, which may be set at
+ * any moment: a timer that was set by the wrong one would fire late, or again and again.
  */
-export function toLocal(at: number, clocks: Clocks, queue?: QueueKey): number {
-  return at + (clocks.clock.now() - engineNow(clocks, queue));
+export function untilDue(at: number, clocks: Clocks, queue?: QueueKey): number {
+  return at - engineNow(clocks, queue);
 }
 
 /** The time of the engine's clock, as far as this node knows it: for values that the engine compares with its clock. */
@@ -20,7 +20,7 @@ export function engineNow({ storage, clock }: Clocks, queue?: QueueKey): number 
 
 /** Milliseconds until a time that a client gave. */
 export function untilGiven(at: number, clocks: Clocks, queue: QueueKey): number {
-  return at + clocks.storage.aheadMs - engineNow(clocks, queue);
+  return untilDue(at + clocks.storage.aheadMs, clocks, queue);
 }
 
 /** The delay of a release, in ms, that ends at a time that a client gave. */

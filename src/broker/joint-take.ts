@@ -5,7 +5,7 @@ import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { EarliestTimer } from '../util/earliest-timer.ts';
 import { type Claim, type Consumer, type ConsumerOrigin, popTimeout, type Sink } from './consumer.ts';
-import { toLocal } from './engine-time.ts';
+import { untilDue } from './engine-time.ts';
 import { takeOperation } from './meter.ts';
 import type { Queue } from './queue.ts';
 import { asTakeError, type WaitQueue } from './wait-queue.ts';
@@ -241,7 +241,7 @@ export class JointTake implements Claim {
           const { ready, nextMatureAt } = await countsOf(place);
           // A take would report the next maturity; for a queue that is skipped, only this count does.
           if (ready === 0 && nextMatureAt !== null) {
-            place.waitQueue?.expect(this.#delayUntil(nextMatureAt, place));
+            place.waitQueue?.expect(untilDueIn(place, nextMatureAt));
           }
           return ready > 0;
         } catch (error) {
@@ -391,14 +391,9 @@ export class JointTake implements Claim {
     let next = Number.POSITIVE_INFINITY;
     for (const [index, counts] of allCounts.entries()) {
       if (counts?.nextMatureAt == null) continue;
-      next = Math.min(next, this.#delayUntil(counts.nextMatureAt, this.#places[index] as JointPlace));
+      next = Math.min(next, untilDueIn(this.#places[index] as JointPlace, counts.nextMatureAt));
     }
     return Math.max(MIN_COUNT_INTERVAL_MS, Math.min(next, MAX_COUNT_INTERVAL_MS));
-  }
-
-  /** Milliseconds until a time of the engine's clock. */
-  #delayUntil(at: number, { source: { queue } }: JointPlace): number {
-    return toLocal(at, queue.namespace, queue.key) - this.#clock.now();
   }
 
   /** If a take for the call is in flight, the call ends only if that take returns nothing. */
@@ -482,6 +477,10 @@ export class JointTake implements Claim {
 
 function storageOf({ source: { queue } }: JointPlace): Storage {
   return queue.namespace.storage;
+}
+
+function untilDueIn({ source: { queue } }: JointPlace, at: number): number {
+  return untilDue(at, queue.namespace, queue.key);
 }
 
 /** A paused queue counts as empty. */

@@ -2,7 +2,7 @@ import type { Clock } from '../util/clock.ts';
 import { EarliestTimer } from '../util/earliest-timer.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import type { Service } from '../util/service.ts';
-import { toLocal } from './engine-time.ts';
+import { untilDue } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
 import { readQueue } from './queue-record.ts';
 import type { QueueReading } from './queue-series.ts';
@@ -274,9 +274,7 @@ class NamespacePoll {
 
   #noteDue(name: string, { counts: { scheduled, nextMatureAt } }: QueueReading): void {
     const namespace = this.#namespace;
-    const now = this.#clock.now();
-    const inMs =
-      nextMatureAt === null ? 0 : toLocal(nextMatureAt, namespace, namespace.visit(name).key) - now;
+    const inMs = nextMatureAt === null ? 0 : untilDue(nextMatureAt, namespace, namespace.visit(name).key);
     if (scheduled > 0 && inMs > 0) this.#dueAt.set(name, this.#clock.monotonic() + inMs);
     else this.#dueAt.delete(name);
   }

@@ -3,7 +3,7 @@ import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { EarliestTimer } from '../util/earliest-timer.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
-import { toLocal } from './engine-time.ts';
+import { untilDue } from './engine-time.ts';
 import type { BrokerLog } from './ports.ts';
 
 /** How often to sweep at least, ± half: the lease of a node that died may end at any time. */
@@ -30,7 +30,7 @@ export class LeaseSweeper {
   readonly #onAffected: (queues: readonly QueueKey[]) => void;
   readonly #timer: EarliestTimer;
   #sweeping: Promise<void> | null = null;
-  /** When the last sweep for dead letters began. */
+  /** When the last sweep for dead letters began, by the monotonic clock. */
   #deadLettersAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
 
@@ -55,14 +55,14 @@ export class LeaseSweeper {
     this.#onAffected = onAffected;
     this.#timer = new EarliestTimer(this.#clock, () => {
       // A sweep in flight may have started before the lease ended.
-      if (this.#sweeping !== null) void this.#sweeping.then(() => this.#wakeAt(this.#clock.now()));
+      if (this.#sweeping !== null) void this.#sweeping.then(() => this.#wakeIn(0));
       else void this.sweep();
     });
   }
 
   /** Schedules a sweep for a lease that ends at `at`, by the engine's clock. */
   wakeAt(at: number): void {
-    this.#wakeAt(toLocal(at, this.#clocks));
+    this.#wakeIn(untilDue(at, this.#clocks));
   }
 
   /** Sweeps now. Called at the start, too: leases may have expired while no node was running. */
@@ -78,9 +78,9 @@ export class LeaseSweeper {
    * soon if there was such a sweep a moment ago.
    */
   sweepForDeadLetters(): void {
-    const now = this.#clock.now();
-    const at = Math.max(now, this.#deadLettersAt + DEAD_LETTER_MS);
-    if (at > now || this.#sweeping !== null) this.#wakeAt(at);
+    const now = this.#clock.monotonic();
+    const restMs = Math.max(0, this.#deadLettersAt + DEAD_LETTER_MS - now);
+    if (restMs > 0 || this.#sweeping !== null) this.#wakeIn(restMs);
     else {
       this.#deadLettersAt = now;
       void this.sweep();
@@ -100,18 +100,17 @@ export class LeaseSweeper {
       result = await this.#storage.sweep();
     } catch (error) {
       this.#failures.failed(error);
-      this.#wakeAt(this.#clock.now() + RETRY_MS);
+      this.#wakeIn(RETRY_MS);
       return;
     }
     this.#failures.worked();
     this.#onAffected(result.affected);
-    const now = this.#clock.now();
-    const pollAt = now + POLL_MS * (0.5 + this.#random());
-    const nextAt = result.nextAt === null ? pollAt : toLocal(result.nextAt, this.#clocks);
-    this.#wakeAt(nextAt > now ? Math.min(nextAt, pollAt) : now + REST_MS);
+    const pollMs = POLL_MS * (0.5 + this.#random());
+    const nextMs = result.nextAt === null ? pollMs : untilDue(result.nextAt, this.#clocks);
+    this.#wakeIn(nextMs > 0 ? Math.min(nextMs, pollMs) : REST_MS);
   }
 
-  #wakeAt(at: number): void {
-    if (!this.#stopped) this.#timer.within(at - this.#clock.now());
+  #wakeIn(ms: number): void {
+    if (!this.#stopped) this.#timer.within(ms);
   }
 }

@@ -9,7 +9,7 @@ import { earlier } from '../util/earlier.ts';
 import { type Claim, Consumer, type GetRequest, popTimeout, type Sink } from './consumer.ts';
 import { ConsumerList } from './consumer-list.ts';
 import { FREE_BYTES, readRejection } from './engine-permits.ts';
-import { toLocal } from './engine-time.ts';
+import { untilDue } from './engine-time.ts';
 import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { ParkedConsumers, type TakePermit } from './parked-consumers.ts';
@@ -60,10 +60,9 @@ interface Match {
   readonly takes: readonly SharedTake[];
   readonly consumers: readonly Consumer[];
   readonly beyond: number;
-  /** When it began, by the monotonic clock and by the wall clock. */
+  /** When it began, by the monotonic clock. */
   readonly startedAt: number;
-  readonly wallAt: number;
-  /** The earliest maturity of elements stored since it began, which its takes may not have seen. */
+  /** As `WaitQueue.#dueAt`, of elements stored since it began, which its takes may not have seen. */
   storedDueAt: number | null;
 }
 
@@ -93,7 +92,7 @@ export class WaitQueue {
   #matchEnded: Promise<void> | null = null;
   /** Elements that became eligible during the match in flight. */
   #matchAgain = 0;
-  /** The earliest known maturity in the future; null: none is known. */
+  /** The earliest known maturity in the future, by the monotonic clock; null: none is known. */
   #dueAt: number | null = null;
   #timer: CancelTimer | null = null;
   /** The delay between takes after an engine error. */
@@ -221,7 +220,7 @@ export class WaitQueue {
   /** `count` elements become eligible in `inMs`. */
   expect(inMs: number, count = 1): void {
     if (inMs <= 0) this.match(count);
-    else this.#matureAt(this.#ns.clock.now() + inMs);
+    else this.#matureAt(this.#ns.clock.monotonic() + inMs);
   }
 
   /** `count` elements became eligible, or {@link MANY}: pairs them with the first consumers. */
@@ -254,7 +253,6 @@ export class WaitQueue {
       consumers,
       beyond: Math.max(0, count - requested),
       startedAt: clock.monotonic(),
-      wallAt: clock.now(),
       storedDueAt: null,
     };
     const results = takes.map((take) => {
@@ -400,7 +398,7 @@ export class WaitQueue {
       if (isCut) for (const consumer of take.consumers) consumer.isCut = true;
       if (deliveries.length < take.count) {
         isShort = true;
-        this.#dueAt = nextDueAt === null ? null : this.#toLocalDueAt(nextDueAt, match.wallAt);
+        this.#dueAt = nextDueAt === null ? null : this.#toDueAt(nextDueAt, match.startedAt);
       }
       this.#serve(take, deliveries);
     }
@@ -413,7 +411,7 @@ export class WaitQueue {
     }
     this.#inFlight = null;
     let more = this.#matchAgain + (isShort ? 0 : match.beyond);
-    if (hasLeft || (this.#dueAt !== null && this.#dueAt <= this.#ns.clock.now())) {
+    if (hasLeft || (this.#dueAt !== null && this.#dueAt <= this.#ns.clock.monotonic())) {
       // An unknown number of elements is left, or matured during the match, too late for its takes.
       this.#dueAt = null;
       more = MANY;
@@ -532,16 +530,17 @@ export class WaitQueue {
     const now = clock.monotonic();
     const pollAt = now + POLL_MS[isShared ? 'shared' : 'alone'] * (0.5 + random());
     const pollMs = pollAt - (pollAt % POLLS_TOGETHER_MS) - now;
-    this.#arm(this.#dueAt === null ? pollMs : Math.min(pollMs, this.#dueAt - clock.now()));
+    this.#arm(this.#dueAt === null ? pollMs : Math.min(pollMs, this.#dueAt - now));
   }
 
   #arm(delayMs: number): void {
     this.#disarm();
     if (!this.#hasConsumers || this.#queue.paused) return;
     const { clock } = this.#ns;
-    this.#timer = clock.after(Math.max(0, delayMs), () => {
+    // Whole milliseconds, as timers have: one that fires a fraction too early would take, and find nothing.
+    this.#timer = clock.after(Math.max(0, Math.ceil(delayMs)), () => {
       this.#timer = null;
-      if (this.#dueAt !== null && this.#dueAt <= clock.now()) this.#dueAt = null;
+      if (this.#dueAt !== null && this.#dueAt < clock.monotonic() + 1) this.#dueAt = null;
       this.match(MANY);
     });
   }
@@ -552,12 +551,13 @@ export class WaitQueue {
   }
 
   /**
-   * Converts a due time to this node's clock. The known time of the engine's clock may be slightly ahead. So if an
-   * element seemed due before the match began, look again a little later, not immediately in a loop.
+   * Converts a due time of the engine's clock. The known time of that may be slightly ahead. So if an element seemed
+   * due before the match began, look again a little later, not immediately in a loop.
    */
-  #toLocalDueAt(dueAt: number, matchedAt: number): number {
-    const at = toLocal(dueAt, this.#ns, this.#queue.key);
-    return at > matchedAt ? at : this.#ns.clock.now() + CLOCK_SKEW_RETRY_MS;
+  #toDueAt(dueAt: number, matchedAt: number): number {
+    const now = this.#ns.clock.monotonic();
+    const at = now + untilDue(dueAt, this.#ns, this.#queue.key);
+    return at > matchedAt ? at : now + CLOCK_SKEW_RETRY_MS;
   }
 
   #noteTimeout(consumer: Consumer): void {

@@ -10,6 +10,7 @@ import { brokerOn, plain } from '../support/broker.ts';
 import { FakeClock, skewed } from '../support/clock.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
+import { until } from '../support/until.ts';
 
 const POLICY = plain('N');
 
@@ -138,6 +139,41 @@ describe('a node on SQLite whose clock is set back by an hour', () => {
       await pass(1_100);
       assert.equal(await third, 'reserved');
       assert.ok(takes <= 20, `${takes} takes`);
+    } finally {
+      await broker.stop();
+      await opened.close();
+    }
+  });
+
+  it('delivers a delayed element in time although another was taken in between', async () => {
+    const opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
+    const { clock } = opened;
+    assert.ok(clock instanceof FakeClock);
+    const broker = brokerOn([{ policy: POLICY, engine: opened.engine }], clock);
+    await broker.start();
+    try {
+      const queue = broker.namespace('N').queue('q');
+      const answers: string[] = [];
+      const get = (): Promise<void> =>
+        new Promise((resolve, reject) => {
+          const deliver = (delivery: Delivery): void => {
+            answers.push(bodyText(delivery));
+            resolve();
+          };
+          const options = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
+          queue.get(options, { deliver, end: reject });
+        });
+      await queue.insert([newElement({ body: 'delayed', delayMs: 2_000 })]);
+      const gets = [get(), get()];
+      await until(() => queue.consumers().every(({ wakeup_timeout }) => wakeup_timeout === 'set'));
+      clock.setWallTime(clock.now() - 3_600_000);
+      await queue.insert([newElement({ body: 'ready' })]);
+      await gets[0];
+      for (let passed = 0; passed < 2_060; passed += 20) {
+        await opened.passTime(20);
+        await opened.engine.ping();
+      }
+      assert.deepEqual(answers, ['ready', 'delayed']);
     } finally {
       await broker.stop();
       await opened.close();

@@ -183,7 +183,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'an expired lease wakes no consumer and is not counted',
     suite: 'wake-ups',
-    edits: edit('broker/sweeper.ts', 'if (!this.#stopped) this.#timer.within(at - this.#clock.now());', ''),
+    edits: edit('broker/sweeper.ts', 'if (!this.#stopped) this.#timer.within(ms);', ''),
   },
   {
     name: 'a lease that expires during a sweep stops all later sweeps',
@@ -230,7 +230,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'timers use this machine’s clock instead of the engine’s',
     suite: 'clocks apart',
-    edits: edit('broker/engine-time.ts', 'at + (clocks.clock.now() - engineNow(clocks, queue))', 'at'),
+    edits: edit('broker/engine-time.ts', 'at - engineNow(clocks, queue)', 'at - clocks.clock.now()'),
   },
   {
     name: 'a delivery that no consumer received is counted as undone',
