@@ -1,3 +1,4 @@
+import { isUnapplied, unknownOutcome } from '../engine/calls.ts';
 import {
   type Definition,
   type DefinitionKind,
@@ -468,7 +469,7 @@ export class Namespace {
     this.announce(queue, 0);
     const key = queueDefinitionKey(queue);
     const version = await this.definitions.put('queue', key, { paused }, 'any');
-    await this.migration?.definitions.put('queue', key, { paused }, 'any');
+    await laterStep(this.migration?.definitions.put('queue', key, { paused }, 'any'));
     this.#pauseFlags.note(key, { key, value: { paused }, version });
     this.#setPaused(queue.name, paused);
   }
@@ -496,21 +497,21 @@ export class Namespace {
       const value = showOptions(options);
       const expected = versions === null ? 'any' : (stored?.version ?? null);
       definition = { key, value, version: await this.definitions.put('queue-options', key, value, expected) };
-      await this.migration?.definitions.put('queue-options', key, value, 'any');
+      await laterStep(this.migration?.definitions.put('queue-options', key, value, 'any'));
     } else {
       if (stored === null && !this.#known.has(queue.name)) return;
       await this.storage.declare([queue], null);
       try {
         // If there was no definition, a present one is from a concurrent write; `applyOptions` declares it.
-        if (stored !== null) await this.definitions.delete('queue-options', key, stored.version);
+        if (stored !== null) await laterStep(this.definitions.delete('queue-options', key, stored.version));
       } catch (error) {
         // This call removed the options that the concurrent write had declared: declare them again.
-        if (isDefinitionConflict(error)) await this.applyOptions(queue, null);
+        if (isDefinitionConflict(error)) await laterStep(this.applyOptions(queue, null));
         throw error;
       }
-      await this.migration?.definitions.delete('queue-options', key, 'any');
+      await laterStep(this.migration?.definitions.delete('queue-options', key, 'any'));
     }
-    const newest = await this.applyOptions(queue, definition);
+    const newest = await laterStep(this.applyOptions(queue, definition));
     this.noteStored(queue);
     this.#storedOptions.note(key, newest);
     this.#setOptions(queue.name, newest === null ? null : this.#readOptions(queue.name, newest));
@@ -543,8 +544,8 @@ export class Namespace {
       this.definitions,
       ...(this.migration === null ? [] : [this.migration.definitions]),
     ]) {
-      await definitions.delete('queue', definition, 'any');
-      await definitions.delete('queue-options', definition, 'any');
+      await laterStep(definitions.delete('queue', definition, 'any'));
+      await laterStep(definitions.delete('queue-options', definition, 'any'));
     }
     this.#pauseFlags.note(definition, null);
     this.#storedOptions.note(definition, null);
@@ -719,6 +720,18 @@ export class Namespace {
   #queueOfKey(key: string): string | null {
     const { ns, name } = queueOfDefinition(key);
     return ns === this.name ? name : null;
+  }
+}
+
+/**
+ * Waits for a later step of a change. If it fails, the earlier steps stay, so the error must not say that nothing was
+ * changed.
+ */
+async function laterStep<T>(step: T): Promise<Awaited<T>> {
+  try {
+    return await step;
+  } catch (error) {
+    throw isUnapplied(error) && !isDefinitionConflict(error) ? unknownOutcome(error as Error) : error;
   }
 }
 

@@ -91,8 +91,10 @@ for (const engine of MAIN_ENGINES) {
     });
 
     it('that a killed node stored but did not declare to the engine are declared by the next node that starts', async () => {
-      const killed = { code: 'storage-unavailable' } as const;
-      const isOver = (): Promise<never> => Promise.reject(new QuaysideError(killed.code, 'It was killed.'));
+      const isOver = (): Promise<never> =>
+        Promise.reject(new QuaysideError('storage-unavailable', 'It was killed.'));
+      // A part of the change was made.
+      const killed = { code: 'outcome-unknown' };
       const start = async (given: Engine): Promise<Queue> => {
         const node = brokerOn([{ policy: POLICY, engine: betweenProcesses(given) }], opened.clock, 3);
         nodes.push(node);

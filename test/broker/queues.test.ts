@@ -112,6 +112,18 @@ describe('the queues of a namespace', () => {
     );
   });
 
+  it('whose flags cannot be deleted after the engine dropped them are deleted with an unknown outcome', async (t) => {
+    await store('dropped');
+    await opened.engine.storage.take({ ns: 'N', name: 'dropped' }, { group: '', count: 1, leaseMs: null });
+    const key = { ns: 'N', name: 'dropped' };
+    const gone = new QuaysideError('storage-unavailable', 'planted');
+    const deletion = t.mock.method(opened.engine.definitions, 'delete', () => Promise.reject(gone));
+    await assert.rejects(namespace.drop(key), { code: 'outcome-unknown' });
+    deletion.mock.restore();
+    assert.equal(await namespace.drop(key), true);
+    assert.equal(namespace.knownNames.has('dropped'), false);
+  });
+
   it('are counted on this node when another node creates them', async () => {
     const setup = { policy: plain('N'), engine, maxQueues: MAX_QUEUES };
     const other = brokerOn([setup], opened.clock, 2);

@@ -188,7 +188,7 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'migrations',
     edits: edit(
       'broker/namespace.ts',
-      "    await this.migration?.definitions.put('queue', key, { paused }, 'any');\n",
+      "    await laterStep(this.migration?.definitions.put('queue', key, { paused }, 'any'));\n",
       '',
     ),
   },

@@ -5,6 +5,7 @@ import { MigrationTargetMissing } from '../../src/broker/migration.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { scopedKey } from '../../src/exchange/declaration.ts';
 import { zeroExchangeCounters } from '../../src/exchange/record.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { Searches } from '../../src/operations/search.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { sharedSandbox } from '../sandbox/elements.ts';
@@ -315,6 +316,21 @@ describe('A namespace that moves to another engine', () => {
     await oldEngine.definitions.put('queue', JSON.stringify(['A', 'q']), { paused: false }, 'any');
     await node.broker.migrate('A', 'B');
     assert.deepEqual(puts.slice(2), ['queue ["A","q"]']);
+  });
+
+  it('reports an unknown outcome if only the old engine stored a pause or options, which are copied later', async (t) => {
+    await migrate();
+    const { definitions } = newEngine;
+    const away = new QuaysideError('storage-unavailable', 'planted');
+    const put = t.mock.method(definitions, 'put', () => Promise.reject(away));
+    const queue = node.broker.namespace('A').queue('q');
+    await assert.rejects(queue.pause(), { code: 'outcome-unknown' });
+    await assert.rejects(queue.storeOptions({ leaseMs: 5_000 }), { code: 'outcome-unknown' });
+    put.mock.restore();
+    await node.broker.migrate('A', 'B');
+    const key = JSON.stringify(['A', 'q']);
+    assert.deepEqual((await definitions.get('queue', key))?.value, { paused: true });
+    assert.deepEqual((await definitions.get('queue-options', key))?.value, { lease: 5 });
   });
 
   it('joins the two engines once for two concurrent calls', async () => {
