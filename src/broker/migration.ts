@@ -41,8 +41,6 @@ export class Migration {
   /** The target: the namespace that names the new engine. */
   readonly to: string;
   readonly #source: Namespace;
-  /** The last copied definitions as JSON, by kind and key. */
-  readonly #copied = new Map<string, string>();
 
   constructor(source: Namespace, target: Namespace) {
     const { storage, definitions, stats, shown } = target.setup;
@@ -85,9 +83,9 @@ export class Migration {
   }
 
   /**
-   * Makes the pause flags and options in the new engine equal to those in the old one. A repeated call writes only what
-   * has changed. Later changes are written to both engines, first to the old one. So the new one is read first here,
-   * and definitions that change there in the meantime are left as they are.
+   * Makes the pause flags and options in the new engine equal to those in the old one, and writes only what differs.
+   * Later changes are written to both engines, first to the old one. So the new one is read first here, and definitions
+   * that change there in the meantime are left as they are.
    */
   async copyDefinitions(): Promise<void> {
     const { definitions, name } = this.#source;
@@ -99,14 +97,12 @@ export class Migration {
         const { key, value } = definition;
         const copy = copies.get(key) ?? null;
         copies.delete(key);
-        const id = `${kind} ${key}`;
-        const json = JSON.stringify(value);
-        if (copy !== null && this.#copied.get(id) === json) continue;
+        if (copy !== null && JSON.stringify(copy.value) === JSON.stringify(value)) continue;
         const queue = queueOfDefinition(key);
-        await unlessChanged(this.definitions.put(kind, key, value, copy?.version ?? null));
+        // The copy is last: it says that the new engine has what belongs to it.
         if (kind === 'queue') await this.storage.declare([queue]);
         else await this.#source.applyOptions(queue, definition);
-        this.#copied.set(id, json);
+        await unlessChanged(this.definitions.put(kind, key, value, copy?.version ?? null));
       }
       for (const { key, version } of copies.values()) {
         await unlessChanged(this.definitions.delete(kind, key, version));
