@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
-import type { BrokerLog } from '../broker/ports.ts';
 import {
   type Definition,
   type Definitions,
@@ -108,8 +107,10 @@ export class Exchanges implements Service {
       // Another node may change it at the same moment.
       await retryConflicts(() => this.#storeConfigured(id, declaration));
     }
-    await storeStopsOfUnowned(this.#registry.stores(), this.#options);
     await this.reload();
+    // Users may have been removed while the server was stopped. Their exchanges must not run until that is noticed.
+    await this.stopUnowned();
+    this.#registry.run();
   }
 
   stop(): Promise<void> {
@@ -314,15 +315,20 @@ export class Exchanges implements Service {
    * may have been added again.
    */
   async #stopIfUnowned(key: string): Promise<void> {
+    const { owners, log } = this.#options;
+    let lastError: string | null = null;
     const stopIfUnowned = (stored: StoredExchange): StoredExchange => {
-      const lastError = stored.stopped === true ? null : lostOwner(stored, this.#options.owners);
+      lastError = stored.stopped === true ? null : lostOwner(stored, owners);
       return lastError === null ? stored : { ...stored, stopped: true, lastError };
     };
     try {
       await this.#changes.run(key, () => this.#update(key, stopIfUnowned));
     } catch (error) {
       if (!(error instanceof QuaysideError && error.code === 'exchange-not-found')) throw error;
+      return;
     }
+    if (lastError !== null)
+      log.warn({ exchange: key, lastError }, 'an exchange was stopped: its owner may not run it any more');
   }
 
   /**
@@ -587,28 +593,6 @@ function cannotMove({ src }: Declaration): QuaysideError {
     'src.ns',
     `src.ns: namespace ${quote(src.ns)} has another engine than the present source. Delete the exchange, and create it again.`,
   );
-}
-
-/**
- * Stops stored exchanges whose owners may not run them any more, with the reason as `lastError`. Called before any
- * exchange runs, for users who were removed while the server was stopped.
- */
-async function storeStopsOfUnowned(
-  stores: readonly Definitions[],
-  { owners, log }: { readonly owners: FindOwner; readonly log: BrokerLog },
-): Promise<void> {
-  for (const definitions of stores) {
-    for (const definition of await definitions.list('exchange')) {
-      const { key, version } = definition;
-      const stored = parseOrNull(definition);
-      const lastError = stored === null || stored.stopped === true ? null : lostOwner(stored, owners);
-      if (stored === null || lastError === null) continue;
-      log.warn({ exchange: key, lastError }, 'an exchange was stopped: its owner may not run it any more');
-      const stopped = toValue({ ...stored, stopped: true, lastError });
-      // Another node may have just changed it.
-      await unlessChanged(definitions.put('exchange', key, stopped, version));
-    }
-  }
 }
 
 /** Null if the definition is not that of an exchange. */

@@ -23,7 +23,7 @@ interface Found {
 /** Called when the selectors of a declaration overran their limits for several elements in a row. */
 type OnRepeatedOverruns = (key: string, declaration: Declaration, error: string) => void;
 
-/** An exchange of this node, running unless it is stopped. */
+/** An exchange of this node. */
 interface Registered {
   readonly exchange: Exchange;
   state: ExchangeState;
@@ -44,6 +44,8 @@ export class ExchangeRegistry {
   /** Exchanges that were created and are neither registered nor discarded yet. */
   readonly #created = new Set<Exchange>();
   readonly #stopping = new Set<Promise<void>>();
+  /** Whether exchanges run: not at the start of the node, until `run` is called. */
+  #isRunning = false;
   /** The graph of all declarations; null: to be built, after a change. */
   #graph: ExchangeGraph | null = null;
   #closed = false;
@@ -71,6 +73,12 @@ export class ExchangeRegistry {
   /** Follows changes from now on; `reload` reads what was stored before. */
   start(): void {
     this.#caches.start();
+  }
+
+  /** Runs the exchanges that are not stopped, those that are registered later as well. */
+  run(): void {
+    this.#isRunning = true;
+    for (const { exchange, state } of this.#registered.values()) if (state.stopped !== true) exchange.start();
   }
 
   /** Stops following and applying definitions. Resolves when no read is in progress. */
@@ -306,13 +314,13 @@ export class ExchangeRegistry {
       const exchange = created ?? this.#create(key, { declaration, owner, before });
       this.#registered.set(key, { exchange, state: { stopped, lastError } });
       this.#graph = null;
-      if (stopped !== true) exchange.start();
+      if (stopped !== true && this.#isRunning) exchange.start();
       return;
     }
     const wasStopped = registered.state.stopped === true;
     registered.state = { stopped, lastError };
     if (stopped === true && !wasStopped) this.#stopLoops(registered.exchange);
-    else if (stopped !== true && wasStopped) registered.exchange.start();
+    else if (stopped !== true && wasStopped && this.#isRunning) registered.exchange.start();
   }
 
   #create(key: string, setup: ExchangeSetup): Exchange {

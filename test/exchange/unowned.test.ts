@@ -4,6 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { sharedSandbox } from '../sandbox/elements.ts';
 import { FakeClock } from '../support/clock.ts';
+import { newElement } from '../support/elements.ts';
 import { until } from '../support/until.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
@@ -26,11 +27,13 @@ describe('An exchange whose owner was removed while its engine was unavailable',
   let users: Set<string>;
   let isAway = false;
   let puts = 0;
+  let warnings: string[];
 
   before(() => sandbox.start());
   after(() => sandbox.stop());
   beforeEach(async () => {
     users = new Set(['ann', 'bob']);
+    warnings = [];
     opened = await openEngine('N');
     const { definitions } = opened.engine;
     const put = definitions.put.bind(definitions);
@@ -40,7 +43,8 @@ describe('An exchange whose owner was removed while its engine was unavailable',
       return put(...args);
     };
     const owners = (name: string) => (users.has(name) ? { may: () => true } : null);
-    node = await new ExchangeNode(opened.namespaces, opened.clock, sandbox, { owners }).start();
+    const log = { info: () => {}, warn: (_: object, message: string) => void warnings.push(message) };
+    node = await new ExchangeNode(opened.namespaces, opened.clock, sandbox, { owners, log }).start();
     await node.exchanges.create('x', declare('N/from', ['N/to']), callerNamed('ann'));
     users.delete('ann');
     isAway = true;
@@ -59,9 +63,14 @@ describe('An exchange whose owner was removed while its engine was unavailable',
     opened.clock.advance(1_000);
   };
 
-  it('is stopped when the engine recovers', async () => {
+  it('is stopped when the engine recovers, as the log says', async () => {
     tryAgain();
     await until(() => node.exchanges.record('x').stopped === true);
+    await changesDone(node);
+    assert.deepEqual(warnings, [
+      'an exchange whose owner may not run it could not be stopped yet',
+      'an exchange was stopped: its owner may not run it any more',
+    ]);
     assert.match(node.exchanges.record('x').lastError ?? '', /^User "ann", .* is no longer a user/);
   });
 
@@ -81,6 +90,52 @@ describe('An exchange whose owner was removed while its engine was unavailable',
     await turn();
     await changesDone(node);
     assert.equal(node.exchanges.record('x').stopped, null);
+  });
+});
+
+describe('An exchange whose owner was removed while the server was stopped', () => {
+  const sandbox = sharedSandbox();
+  let opened: Awaited<ReturnType<typeof openEngine>>;
+  let warnings: string[];
+
+  before(() => sandbox.start());
+  after(() => sandbox.stop());
+  /** Starts a node with these users. */
+  const start = (...users: readonly string[]): Promise<ExchangeNode> => {
+    const owners = (name: string) => (users.includes(name) ? { may: () => true } : null);
+    const warn = (_fields: object, message: string): number => warnings.push(message);
+    const log = { info: () => {}, warn };
+    return new ExchangeNode(opened.namespaces, opened.clock, sandbox, { owners, log }).start();
+  };
+  beforeEach(async () => {
+    warnings = [];
+    opened = await openEngine('N');
+    const node = await start('ann');
+    await node.exchanges.create('x', declare('N/from', ['N/to']), callerNamed('ann'));
+    await node.stop();
+  });
+  afterEach(() => opened.close());
+
+  it('is stopped before it forwards anything, as the log says', async () => {
+    await opened.engine.storage.insert({ ns: 'N', name: 'from' }, [newElement({ body: 'stays' })]);
+    const node = await start();
+    assert.equal(node.exchanges.record('x').stopped, true);
+    assert.match(node.exchanges.record('x').lastError ?? '', /^User "ann", .* is no longer a user/);
+    assert.deepEqual(warnings, ['an exchange was stopped: its owner may not run it any more']);
+    await node.stop();
+    assert.equal(await node.total('N', 'from'), 1);
+  });
+
+  it('does not keep a node from starting if the stop cannot be stored yet', async (t) => {
+    const { definitions } = opened.engine;
+    const full = new QuaysideError('storage-full', 'planted');
+    const put = t.mock.method(definitions, 'put', () => Promise.reject(full));
+    const node = await start();
+    put.mock.restore();
+    assert.ok(opened.clock instanceof FakeClock);
+    opened.clock.advance(1_000);
+    await until(() => node.exchanges.record('x').stopped === true);
+    await node.stop();
   });
 });
 
