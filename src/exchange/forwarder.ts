@@ -83,9 +83,9 @@ const EXTENSION_SHARE = 0.25;
  * Copies within the source's engine are stored in the same atomic step that finishes the element. Copies to other
  * engines, and all copies of an element if they are large together, are stored before it, under keys derived from
  * element, exchange and destination: if the node crashes in between, the next try stores none of them twice. An element
- * that was popped is already finished, and its copies are stored at most once, without keys. Elements are popped (have
- * no lease) if the source cannot reserve, or if a destination is in another engine and the exchange was declared
- * without `reserve`.
+ * that was popped is already finished. It returns to its place if a copy could not be stored, so its copies have such
+ * keys, too. Elements are popped (have no lease) if the source cannot reserve, or if a destination is in another engine
+ * and the exchange was declared without `reserve`.
  */
 export class Forwarder {
   readonly #exchange: Exchange;
@@ -134,6 +134,7 @@ export class Forwarder {
         this.#overruns.passed(delivery.id);
         plans.push(this.#plan(delivery, histories[i] as History, answer.verdicts, returning));
       } else if (answer.outcome === 'overrun') {
+        this.#noteOverrun(answer);
         if (this.#isLastTry(delivery, answer))
           plans.push(this.#unroutable(delivery, 'no-route', NO_VERDICTS, answer.error));
         else requeued.push({ delivery, reason: answer.error });
@@ -145,6 +146,13 @@ export class Forwarder {
       return this.#execute(plans, requeued);
     };
     return { store, isLarge: plans.some(({ isLarge }) => isLarge), written, undecided };
+  }
+
+  /** Notes an overrun as an error of the first selector: which one was too slow is not known. */
+  #noteOverrun({ error }: OverrunAnswer): void {
+    const { declaration, errors, context } = this.#exchange;
+    const first = declaration.dst.findIndex(({ selector }) => selector !== undefined);
+    errors.add(first, `overrun: ${error}`, context.clock.now());
   }
 
   /** Counts an overrun. Returns whether it was the element's last try. */

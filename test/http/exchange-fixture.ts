@@ -19,6 +19,8 @@ export interface ExchangeRecord {
     readonly dst: { readonly matched: number }[];
   };
   readonly errors: {
+    readonly destination: number;
+    readonly count: number;
     readonly message: string;
     readonly line: number | null;
     readonly column: number | null;

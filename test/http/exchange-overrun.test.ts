@@ -57,9 +57,13 @@ describe('An element that overruns the limits of selectors', () => {
     await pass(x, ({ stats }) => stats.no_route === 1);
     await client.insert('N', x.src, 'good');
     assert.equal((await client.get('M', x.dst)).body.toString(), 'good');
-    const { stopped, saw } = await x.record();
+    const { stopped, saw, errors } = await x.record();
     assert.equal(stopped, null);
     assert.equal(saw.last_no_route?.id, id);
+    assert.deepEqual(
+      errors.map(({ destination, message, count }) => [destination, message, count]),
+      [[0, 'overrun: the selector took too long', 3]],
+    );
   });
 
   it('stops the exchange with the reason if it is the third different element in a row', async () => {
