@@ -280,8 +280,7 @@ export class Queue {
       isSent = true;
       return storage.settle(items, { leftMs: leftMs() });
     };
-    const inserted = moves.flatMap(({ inserts }) => inserts.map(({ element }) => element));
-    const transferring = namespace.permits.insert(user, inserted, () =>
+    const transferring = namespace.permits.insert(user, [...targets.values()].flat(), () =>
       isBounded ? this.#admitMoves(moves, settle) : settle(),
     );
     for (const [queue, elements] of targets) {

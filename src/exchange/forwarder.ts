@@ -29,6 +29,14 @@ interface Copy {
   readonly destination: number | null;
 }
 
+/** An element that several destinations of a plan may get. */
+interface BuiltCopy {
+  readonly element: NewElement;
+  readonly verdict: SelectorVerdict;
+  readonly copies: number;
+  readonly bytes: number;
+}
+
 interface Plan {
   readonly delivery: Delivery;
   /** Of the selectors, by destination; empty if they did not run. */
@@ -169,37 +177,34 @@ export class Forwarder {
     returning: Returning,
   ): Plan {
     const { route } = this.#exchange;
-    const accepted: { readonly destination: number; readonly verdict: SelectorVerdict }[] = [];
+    const accepted: number[] = [];
     for (let destination = 0; destination < verdicts.length; destination += 1) {
       const verdict = verdicts[destination];
       if (verdict === undefined) continue;
-      if (verdict.accepted) accepted.push({ destination, verdict });
+      if (verdict.accepted) accepted.push(destination);
       else if (verdict.error !== null) this.#noteSelectorError(destination, verdict.error, verdict.place);
     }
     if (accepted.length === 0) return this.#unroutable(delivery, 'no-route', verdicts);
-    const destinations = accepted.map(({ destination }) => destination);
-    const back = copiesBack(copies, destinations, { returning, maxCopies: route.maxCopies });
+    const back = copiesBack(copies, accepted, { returning, maxCopies: route.maxCopies });
     if (back.isTooMany) return this.#unroutable(delivery, 'too-many-hops', verdicts);
-    let last: { element: NewElement; verdict: SelectorVerdict; copies: number } | null = null;
-    const planned = accepted.map(({ destination, verdict }): Copy => {
+    let last = null as BuiltCopy | null;
+    const planned: Copy[] = [];
+    let bytes = 0;
+    for (const destination of accepted) {
+      const verdict = verdicts[destination] as SelectorVerdict;
       const { queue } = route.destinations[destination] as ExchangeRoute['destinations'][number];
       const groups = queue.namespace.defaultGroups;
       const ownCopies = returning?.[destination] ? back.count : copies;
       // Most destinations get the same element, which is built once.
       if (last?.verdict !== verdict || last.copies !== ownCopies || last.element.groups !== groups) {
         const element = copyOf(delivery, verdict, { hops, copies: ownCopies }, groups);
-        last = { element, verdict, copies: ownCopies };
+        last = { element, verdict, copies: ownCopies, bytes: contentBytes(element) };
       }
-      return { queue, element: last.element, destination };
-    });
-    const bytes = planned.reduce((sum, { element }) => sum + contentBytes(element), 0);
-    return {
-      delivery,
-      verdicts,
-      copies: planned,
-      isLarge: planned.length > 1 && bytes > MAX_BYTES_OF_STEP,
-      unroutable: null,
-    };
+      planned.push({ queue, element: last.element, destination });
+      bytes += last.bytes;
+    }
+    const isLarge = planned.length > 1 && bytes > MAX_BYTES_OF_STEP;
+    return { delivery, verdicts, copies: planned, isLarge, unroutable: null };
   }
 
   #noteSelectorError(destination: number, error: string, place: SelectorVerdict['place']): void {

@@ -395,24 +395,21 @@ export function packElements(
 ): PackedElements {
   let input = '[';
   const notUtf8: NotUtf8Header[] = [];
-  for (let at = from; at < from + count; at += 1) {
-    const onNotUtf8 = (name: string, value: string): void => {
-      notUtf8.push([at - from, name, value]);
-    };
-    input += (at === from ? '' : ',') + packElement(elements[at] as SelectorInput, onNotUtf8);
+  for (let at = 0; at < count; at += 1) {
+    input += (at === 0 ? '' : ',') + packElement(elements[from + at] as SelectorInput, at, notUtf8);
   }
   const bodies = withBodies ? packBodies(elements.slice(from, from + count)) : null;
   return { count, input: `${input}]`, notUtf8, bodies };
 }
 
 /** Builds JSON by concatenation, which for objects this small halves the cost of building the objects first. */
-function packElement(element: SelectorInput, onNotUtf8: (name: string, value: string) => void): string {
+function packElement(element: SelectorInput, index: number, notUtf8: NotUtf8Header[]): string {
   const { headers } = element;
   let pairs = '';
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const [name = '', value = ''] = [headers[at], headers[at + 1]];
     const text = fromByteString(value);
-    if (text === null) onNotUtf8(name, value);
+    if (text === null) notUtf8.push([index, name, value]);
     pairs += `${at === 0 ? '' : ','}${JSON.stringify(name)}:${JSON.stringify(text ?? value)}`;
   }
   const kind = payloadKind(element.contentType, element.contentEncoding);

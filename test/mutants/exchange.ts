@@ -102,7 +102,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'headers that no selector changed are re-encoded as UTF-8',
     suite: 'headers in selectors',
-    edits: edit('sandbox/sandbox.ts', 'if (text === null) onNotUtf8(name, value);', ''),
+    edits: edit('sandbox/sandbox.ts', 'if (text === null) notUtf8.push([index, name, value]);', ''),
   },
   {
     name: 'a record shows the selector of a destination that its reader may not see',
