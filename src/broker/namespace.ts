@@ -1,4 +1,4 @@
-import { isUnapplied, unknownOutcome } from '../engine/calls.ts';
+import { partlyMade } from '../engine/calls.ts';
 import {
   type Definition,
   type DefinitionKind,
@@ -723,15 +723,12 @@ export class Namespace {
   }
 }
 
-/**
- * Waits for a later step of a change. If it fails, the earlier steps stay, so the error must not say that nothing was
- * changed.
- */
+/** Waits for a step of a change that is not its first. */
 async function laterStep<T>(step: T): Promise<Awaited<T>> {
   try {
     return await step;
   } catch (error) {
-    throw isUnapplied(error) && !isDefinitionConflict(error) ? unknownOutcome(error as Error) : error;
+    throw partlyMade(error);
   }
 }
 

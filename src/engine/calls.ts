@@ -238,6 +238,17 @@ export function unknownOutcome(cause?: Error): QuaysideError {
   return new QuaysideError('outcome-unknown', message, { cause });
 }
 
+/**
+ * The error of a change in several steps that failed after the first one. The error of the step says that nothing was
+ * changed.
+ */
+export function partlyMade(cause: unknown): unknown {
+  const isUnapplied =
+    cause instanceof QuaysideError && (cause.code === 'storage-unavailable' || cause.code === 'storage-full');
+  if (!isUnapplied) return cause;
+  return new QuaysideError('outcome-unknown', 'Only a part of the change was certainly made.', { cause });
+}
+
 /** Whether a failed call may have been applied. */
 export function isUnknownOutcome(error: unknown): boolean {
   return error instanceof QuaysideError && error.code === 'outcome-unknown';

@@ -1,6 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Queue } from '../broker/queue.ts';
-import { inTime, unknownOutcome } from '../engine/calls.ts';
+import { inTime, partlyMade, unknownOutcome } from '../engine/calls.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import { DELIVERY_STATES, type DeliveryState } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -9,7 +9,7 @@ import { quote } from '../util/quote.ts';
 /**
  * Removes the deliveries in these states, of all groups, and returns their number. Stops when it has removed as many as
  * there were at its start: it ends even if producers insert all the time.
- * @throws QuaysideError `storage-unavailable`, `outcome-unknown`; some deliveries may have been removed then
+ * @throws QuaysideError `storage-unavailable`; `outcome-unknown`, also if some deliveries were removed before
  */
 export async function purgeQueue(queue: Queue, states: readonly DeliveryState[]): Promise<number> {
   const { storage } = queue.namespace;
@@ -18,7 +18,9 @@ export async function purgeQueue(queue: Queue, states: readonly DeliveryState[])
   const max = counts.reduce((sum, of) => states.reduce((all, state) => all + of[state], sum), 0);
   let removed = 0;
   for (;;) {
-    const step = await storage.purge(queue.key, states);
+    const step = await storage.purge(queue.key, states).catch((error: unknown) => {
+      throw removed > 0 ? partlyMade(error) : error;
+    });
     removed += step.removed;
     // Names come from clients: a name without a queue must not use memory.
     if (step.removed > 0) {
@@ -51,10 +53,14 @@ export async function deleteQueue(queue: Queue, { force, exchanges }: DeleteOpti
   const late = (): Error => unknownOutcome(new Error('The engines of the queue took too long.'));
   if (!force) return inTime(namespace.clock, deleteUnused(queue, exchanges), late);
   let removed = 0;
-  for (let round = 0; round < MAX_ROUNDS; round += 1) {
-    await endWaiting(queue);
-    removed += await purgeQueue(queue, DELIVERY_STATES);
-    if (await inTime(namespace.clock, namespace.drop(queue.key), late)) return removed;
+  try {
+    for (let round = 0; round < MAX_ROUNDS; round += 1) {
+      await endWaiting(queue);
+      removed += await purgeQueue(queue, DELIVERY_STATES);
+      if (await inTime(namespace.clock, namespace.drop(queue.key), late)) return removed;
+    }
+  } catch (error) {
+    throw removed > 0 ? partlyMade(error) : error;
   }
   throw inUse(queue, 'holds elements');
 }
