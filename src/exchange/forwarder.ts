@@ -507,7 +507,8 @@ class Overruns {
   }
 
   passed(id: ElementId): void {
-    this.#inARow.clear();
+    // Clearing an empty set allocates.
+    if (this.#inARow.size > 0) this.#inARow.clear();
     if (this.#byElement.size > 0) this.#byElement.delete(id);
   }
 
