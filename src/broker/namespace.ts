@@ -128,8 +128,8 @@ export class Namespace {
   readonly #waitQueues = new Map<string, Map<GroupName, WaitQueue>>();
   /** Names that the engine knows: the first use of another one is recognized, and counts against `maxQueues`. */
   #known = new Set<string>();
-  /** One set per reload in progress, of the names that became known since it started: its result may lack them. */
-  readonly #reloads = new Set<Set<string>>();
+  /** Per reload in progress, which queues began or ceased to exist since it started: its result may be older. */
+  readonly #reloads = new Set<Map<string, boolean>>();
   readonly #paused = new Set<string>();
   readonly #pauseFlags: DefinitionsCache;
   readonly #storedOptions: DefinitionsCache;
@@ -296,15 +296,19 @@ export class Namespace {
 
   /** Reads names, pause flags and options again (`reload=1`). */
   async reload(): Promise<void> {
-    const added = new Set<string>();
-    this.#reloads.add(added);
+    const news = new Map<string, boolean>();
+    this.#reloads.add(news);
     try {
       const [names] = await Promise.all([
         this.storage.queues(this.name),
         this.#pauseFlags.reload(),
         this.#storedOptions.reload(),
       ]);
-      this.#known = new Set([...names, ...added]);
+      this.#known = new Set(names);
+      for (const [name, exists] of news) {
+        if (exists) this.#known.add(name);
+        else this.#known.delete(name);
+      }
       for (const name of [...this.#queues.keys()]) if (!this.#known.has(name)) this.#queues.delete(name);
       for (const name of [...this.#capacities.keys()])
         if (!this.#known.has(name)) this.#capacities.delete(name);
@@ -312,7 +316,7 @@ export class Namespace {
         if (!this.#known.has(name)) this.#elementBytes.delete(name);
       for (const name of [...this.#waitQueues.keys()]) this.#dropIdle(name);
     } finally {
-      this.#reloads.delete(added);
+      this.#reloads.delete(news);
     }
   }
 
@@ -417,7 +421,7 @@ export class Namespace {
     this.#known.add(name);
     this.#elementBytes.set(name, 0);
     this.activity.noteNew(name);
-    for (const added of this.#reloads) added.add(name);
+    for (const news of this.#reloads) news.set(name, true);
   }
 
   /** The expected size of the next element that a take returns, in bytes. */
@@ -649,6 +653,7 @@ export class Namespace {
   #noteDeleted(key: QueueKey): void {
     this.stats.discard(key);
     this.#forget(key.name);
+    for (const news of this.#reloads) news.set(key.name, false);
     // A consumer that began to wait since then creates the queue again. A call that does not wait creates none.
     const consumers = [...(this.#waitQueues.get(key.name)?.values() ?? [])].flatMap((of) => of.consumers());
     if (consumers.some(({ request }) => request.timeoutMs !== 0)) this.noteUse(key);
@@ -684,7 +689,7 @@ export class Namespace {
     this.#queues.delete(name);
     this.activity.forget(name);
     this.#dropIdle(name);
-    for (const added of this.#reloads) added.delete(name);
+    for (const news of this.#reloads) news.delete(name);
   }
 
   #setOptions(name: string, options: OwnOptions | null): void {

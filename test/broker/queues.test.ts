@@ -315,6 +315,23 @@ describe('the queues of a namespace', () => {
     assert.equal(queue.paused, true);
     assert.throws(() => namespace.queue('one more'), TOO_MANY);
   });
+
+  it('are not known any more if they are deleted while names are being read', async () => {
+    for (const name of ['deleted', 'created again']) {
+      await store(name);
+      await opened.engine.storage.take({ ns: 'N', name }, { group: '', count: 1, leaseMs: null });
+    }
+    const { promise, resolve } = Promise.withResolvers<void>();
+    held = promise;
+    const reading = namespace.reload();
+    for (const name of ['deleted', 'created again']) {
+      assert.equal(await namespace.drop({ ns: 'N', name }), true);
+    }
+    await store('created again');
+    resolve();
+    await reading;
+    assert.deepEqual([...namespace.knownNames], ['created again']);
+  });
 });
 
 describe('a transfer from queues of two namespaces', () => {
