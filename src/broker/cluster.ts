@@ -289,7 +289,7 @@ export class Cluster {
         listener.onReady(signal.queue, signal.count ?? MANY);
         break;
       case 'deleted':
-        listener.onDeleted(signal.queue);
+        listener.noteDeleted({ ns: listener.name, name: signal.queue });
         break;
       case 'cancel':
         listener.visit(signal.queue).cancelHere(signal.tid, signal.owner);

@@ -555,7 +555,7 @@ export class Namespace {
     this.#storedOptions.note(definition, null);
     this.#setPaused(key.name, false);
     this.#setOptions(key.name, null);
-    this.#noteDeleted(key);
+    this.noteDeleted(key);
     this.cluster.announceDeletion(key.name);
     return true;
   }
@@ -630,11 +630,15 @@ export class Namespace {
     if (count > 0 && this.#waitQueues.has(queue)) this.visit(queue).match(count);
   }
 
-  /** Another node deleted a queue. */
-  onDeleted(queue: string): void {
-    const key = { ns: this.name, name: queue };
-    this.#noteDeleted(key);
-    // This node may have used a new queue of this name before it received the signal.
+  /** This node or another one deleted a queue. */
+  noteDeleted(key: QueueKey): void {
+    this.stats.discard(key);
+    this.#forget(key.name);
+    for (const news of this.#reloads) news.set(key.name, false);
+    // A consumer that began to wait since then creates the queue again. A call that does not wait creates none.
+    const consumers = [...(this.#waitQueues.get(key.name)?.values() ?? [])].flatMap((of) => of.consumers());
+    if (consumers.some(({ request }) => request.timeoutMs !== 0)) this.noteUse(key);
+    // This node may have used a new queue of this name before it learned of the deletion.
     const definition = queueDefinitionKey(key);
     Promise.all([
       this.storage.counts(key),
@@ -648,15 +652,6 @@ export class Namespace {
       // The next reload reads the names of all queues.
       () => {},
     );
-  }
-
-  #noteDeleted(key: QueueKey): void {
-    this.stats.discard(key);
-    this.#forget(key.name);
-    for (const news of this.#reloads) news.set(key.name, false);
-    // A consumer that began to wait since then creates the queue again. A call that does not wait creates none.
-    const consumers = [...(this.#waitQueues.get(key.name)?.values() ?? [])].flatMap((of) => of.consumers());
-    if (consumers.some(({ request }) => request.timeoutMs !== 0)) this.noteUse(key);
   }
 
   /** A cache of this namespace's definitions of one kind, one per queue. @param what names them in the log */

@@ -185,7 +185,7 @@ describe('the queues of a namespace', () => {
     const names = ['paused', 'with options'];
     await namespace.queue('paused').pause();
     await namespace.queue('with options').storeOptions({ ttlMs: 1000 });
-    for (const name of names) namespace.onDeleted(name);
+    for (const name of names) namespace.noteDeleted({ ns: 'N', name });
     await until(() => namespace.knownNames.size === names.length);
     assert.deepEqual([...namespace.knownNames].sort(), names);
   });
@@ -314,6 +314,19 @@ describe('the queues of a namespace', () => {
     await reading;
     assert.equal(queue.paused, true);
     assert.throws(() => namespace.queue('one more'), TOO_MANY);
+  });
+
+  it('stay known if an element is stored just before this node has noted their deletion', async (t) => {
+    await store('again');
+    await opened.engine.storage.take({ ns: 'N', name: 'again' }, { group: '', count: 1, leaseMs: null });
+    const { definitions } = opened.engine;
+    const { delete: deletion } = definitions;
+    t.mock.method(definitions, 'delete', async (...args: Parameters<typeof deletion>) => {
+      await store('again');
+      return deletion.apply(definitions, args);
+    });
+    assert.equal(await namespace.drop({ ns: 'N', name: 'again' }), true);
+    await until(() => namespace.knownNames.has('again'));
   });
 
   it('are not known any more if they are deleted while names are being read', async () => {
