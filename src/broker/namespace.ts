@@ -1,4 +1,4 @@
-import { partlyMade } from '../engine/calls.ts';
+import { isUnknownOutcome, partlyMade } from '../engine/calls.ts';
 import {
   type Definition,
   type DefinitionKind,
@@ -128,6 +128,8 @@ export class Namespace {
   readonly #waitQueues = new Map<string, Map<GroupName, WaitQueue>>();
   /** Names that the engine knows: the first use of another one is recognized, and counts against `maxQueues`. */
   #known = new Set<string>();
+  /** Known names whose queues are only being created, by a call that may fail. */
+  readonly #assumed = new Set<string>();
   /** Per reload in progress, which queues began or ceased to exist since it started: its result may be older. */
   readonly #reloads = new Set<Map<string, boolean>>();
   readonly #paused = new Set<string>();
@@ -417,6 +419,7 @@ export class Namespace {
 
   /** Notes that the engine knows the queue, which counts from now on. */
   noteStored({ name }: QueueKey): void {
+    if (this.#assumed.size > 0) this.#assumed.delete(name);
     if (this.#known.has(name)) return;
     this.#known.add(name);
     this.#elementBytes.set(name, 0);
@@ -448,19 +451,29 @@ export class Namespace {
   noteStoring(key: QueueKey, storing: Promise<unknown>): void {
     if (this.#known.has(key.name)) return;
     this.noteStored(key);
+    this.#assumed.add(key.name);
     storing.catch((error: unknown) => {
-      if (!(error instanceof QuaysideError) || error.code !== 'outcome-unknown') this.#forget(key.name);
+      if (!isUnknownOutcome(error)) this.#forgetAssumed(key.name);
     });
+  }
+
+  /** A call that should have created a queue failed. Another one may have created it. */
+  #forgetAssumed(name: string): void {
+    if (this.#assumed.has(name)) this.#forget(name);
   }
 
   /** Declares a queue for which a consumer waits, as such a queue exists, too. */
   noteUse(key: QueueKey): void {
     if (this.#known.has(key.name)) return;
     this.noteStored(key);
+    this.#assumed.add(key.name);
     this.storage.declare([key]).then(
-      () => this.announce(key, 0),
+      () => {
+        this.#assumed.delete(key.name);
+        this.announce(key, 0);
+      },
       (error: unknown) => {
-        this.#forget(key.name);
+        this.#forgetAssumed(key.name);
         this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again');
       },
     );
@@ -679,6 +692,7 @@ export class Namespace {
 
   #forget(name: string): void {
     this.#known.delete(name);
+    this.#assumed.delete(name);
     this.#capacities.delete(name);
     this.#elementBytes.delete(name);
     this.#queues.delete(name);

@@ -94,6 +94,16 @@ describe('the queues of a namespace', () => {
     assert.equal((await namespace.queueNames()).length, MAX_QUEUES);
   });
 
+  it('stay known if another insert was stored before their first one was rejected', async () => {
+    const first = Promise.withResolvers<void>();
+    namespace.noteStoring({ ns: 'N', name: 'new' }, first.promise);
+    await store('new');
+    first.reject(new QuaysideError('overloaded', 'planted'));
+    await first.promise.catch(() => {});
+    await new Promise(setImmediate);
+    assert.equal(namespace.knownNames.has('new'), true);
+  });
+
   it('leave nothing in memory if the engine rejected their first insert', async () => {
     const { activity } = namespace;
     await store('dropped');
