@@ -564,10 +564,8 @@ export class Namespace {
       await laterStep(definitions.delete('queue', definition, 'any'));
       await laterStep(definitions.delete('queue-options', definition, 'any'));
     }
-    this.#pauseFlags.note(definition, null);
-    this.#storedOptions.note(definition, null);
-    this.#setPaused(key.name, false);
-    this.#setOptions(key.name, null);
+    // A new queue of this name may have a pause flag or options by now.
+    await laterStep(Promise.all([this.#pauseFlags.read(definition), this.#storedOptions.read(definition)]));
     this.noteDeleted(key);
     this.cluster.announceDeletion(key.name);
     return true;

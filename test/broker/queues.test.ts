@@ -339,6 +339,20 @@ describe('the queues of a namespace', () => {
     await until(() => namespace.knownNames.has('again'));
   });
 
+  it('stay paused if the next queue of the name is paused before this node has noted the deletion', async (t) => {
+    const queue = namespace.queue('again');
+    await queue.pause();
+    const { definitions } = opened.engine;
+    const { delete: deletion } = definitions;
+    t.mock.method(definitions, 'delete', async (...args: Parameters<typeof deletion>) => {
+      if (args[0] === 'queue-options') await queue.pause();
+      return deletion.apply(definitions, args);
+    });
+    assert.equal(await namespace.drop(queue.key), true);
+    assert.equal(queue.paused, true);
+    await until(() => namespace.knownNames.has('again'));
+  });
+
   it('are not known any more if they are deleted while names are being read', async () => {
     for (const name of ['deleted', 'created again']) {
       await store(name);
