@@ -553,9 +553,22 @@ function writeCursor({ part, inner }: PartCursor): string {
   return `m${part}:${inner ?? ''}`;
 }
 
+const CURSOR = /^m(\d):(.*)$/s;
+
+/**
+ * The cursor of a page of one state, for the new engine alone: the migration may have ended after the page was read.
+ * Null: the first page.
+ */
+export function cursorAfterMigration(cursor: string): string | null {
+  const [, part, inner = ''] = CURSOR.exec(cursor) ?? [];
+  if (part === undefined) return cursor;
+  // The page was one of the old engine, or its last one.
+  return part === '0' || inner === '' ? null : inner;
+}
+
 /** A cursor of the old engine, from before the migration, continues there. An invalid one starts at the beginning. */
 function readCursor(text: string | null, parts: readonly { readonly state: DeliveryState }[]): PartCursor {
-  const [, part = '', inner = ''] = /^m(\d):(.*)$/s.exec(text ?? '') ?? [];
+  const [, part = '', inner = ''] = CURSOR.exec(text ?? '') ?? [];
   if (part !== '' && Number(part) < parts.length) {
     return { part: Number(part), inner: inner === '' ? null : inner };
   }

@@ -1,3 +1,4 @@
+import { cursorAfterMigration } from '../broker/migrating-storage.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
 import { type DeliveryState, WAITING_STATES } from '../model/element.ts';
 import { type OperationQueues, statesOf } from './request.ts';
@@ -52,7 +53,9 @@ export class OperationPages {
   async next({ part, after }: PageCursor, limit: number): Promise<OperationPage> {
     if (part >= this.#parts.length) return { seen: 0, matches: [], error: null, next: null };
     const search = await this.#searchOf(part);
-    const { matches, looked, error, next } = await search.page(after, limit);
+    const { namespace } = this.#options.queues.source;
+    const cursor = after === null || namespace.migration !== null ? after : cursorAfterMigration(after);
+    const { matches, looked, error, next } = await search.page(cursor, limit);
     const following = part + 1 < this.#parts.length ? { part: part + 1, after: null } : null;
     return {
       seen: looked,

@@ -13,6 +13,7 @@ import { betweenProcesses, plain, type TestNamespace } from '../support/broker.t
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { engineWith, engineWithDefinitions } from '../support/engine-with.ts';
+import { until } from '../support/until.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
 const MIGRATE = { action: 'migrate', source: { ns: 'A' }, to: { ns: 'B' } };
@@ -148,6 +149,18 @@ describe('A namespace that moves to another engine', () => {
     await node.stop();
     node = await newNode([{ policy: POLICY, engine: newEngine }]).start();
     assert.equal((await node.get(id)).state, 'done');
+  });
+
+  it('lets an operation continue where it was when the move is done, so that it counts each element once', async () => {
+    await migrate();
+    await node.insertMany('A', 'q', 1_500);
+    const source = { ns: 'A', queue: 'q' };
+    const id = await node.create({ action: 'count', source, rate: 1_000 });
+    await until(async () => (await node.get(id)).seen > 0);
+    await node.stop();
+    node = await newNode([{ policy: POLICY, engine: newEngine }]).start();
+    const { seen, matched } = await node.ended(id, inSteps);
+    assert.deepEqual([seen, matched], [1_500, 1_500]);
   });
 
   it('has moved only when the old engine has been empty for a while, since popped elements may return to it', async () => {
