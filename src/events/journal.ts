@@ -6,6 +6,8 @@ interface JournalEntry {
   readonly isGone: boolean;
   /** Greater than the versions of all earlier entries. */
   readonly version: number;
+  /** Whether there is a later entry of the thing, or it has been forgotten. */
+  isReplaced: boolean;
 }
 
 /** Maximum number of gone things that are remembered for subscribers that are behind or reconnect. */
@@ -60,22 +62,20 @@ export class PictureJournal {
     for (let at = firstAfter(order, version); at < order.length; at += 1) {
       const entry = order[at] as JournalEntry;
       if (entry.version > upTo) return;
-      if (this.#isCurrent(entry)) yield entry;
+      if (!entry.isReplaced) yield entry;
     }
   }
 
   #write(key: string, picture: Picture, isGone: boolean): void {
     this.#version += 1;
-    const entry = { picture, isGone, version: this.#version };
+    const previous = this.#entries.get(key);
+    if (previous !== undefined) previous.isReplaced = true;
+    const entry = { picture, isGone, version: this.#version, isReplaced: false };
     this.#entries.set(key, entry);
     this.#order.push(entry);
     if (this.#order.length > 2 * this.#entries.size + 1_000) {
-      this.#order = this.#order.filter((one) => this.#isCurrent(one));
+      this.#order = this.#order.filter(({ isReplaced }) => !isReplaced);
     }
-  }
-
-  #isCurrent(entry: JournalEntry): boolean {
-    return this.#entries.get(keyOf(entry.picture)) === entry;
   }
 
   /**
@@ -88,6 +88,7 @@ export class PictureJournal {
       // The thing may exist again.
       if (entry?.isGone !== true) continue;
       this.#entries.delete(key);
+      entry.isReplaced = true;
       this.#oldest = Math.max(this.#oldest, entry.version);
     }
   }

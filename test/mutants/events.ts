@@ -21,6 +21,11 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('events/publisher.ts', 'const WRITES_PER_TURN = 50;', 'const WRITES_PER_TURN = 5_000;'),
   },
   {
+    name: 'subscribers whose updates take long are written to in one turn',
+    suite: 'event publisher',
+    edits: edit('events/publisher.ts', 'const TURN_MS = 2;', 'const TURN_MS = 2_000;'),
+  },
+  {
     name: 'a client that reconnects is not notified of things removed while it was disconnected',
     suite: 'event publisher',
     edits: edit(

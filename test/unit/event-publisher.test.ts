@@ -57,14 +57,23 @@ class Sink implements EventSink {
   }
 }
 
+/** A clock on which work takes time, without a turn of the event loop. */
+class BusyClock extends FakeClock {
+  busyMs = 0;
+
+  override monotonic(): number {
+    return super.monotonic() + this.busyMs;
+  }
+}
+
 describe('The publisher of events', () => {
-  let clock: FakeClock;
+  let clock: BusyClock;
   let publisher: EventPublisher;
   let pictures: Iterable<Picture> = [];
   let followed = 0;
 
   beforeEach(async () => {
-    clock = new FakeClock();
+    clock = new BusyClock();
     pictures = [];
     followed = 0;
     publisher = new EventPublisher({
@@ -186,6 +195,35 @@ describe('The publisher of events', () => {
     clock.advance(30_000);
     const ofBeat = await steps('event: alive');
     assert.ok(Math.max(...ofBeat) <= 100, `${ofBeat}`);
+  });
+
+  it('serves other requests between subscribers with filters of their own, which take long', async () => {
+    const sinks = Array.from({ length: 20 }, (_, at) => {
+      const sink = new Sink();
+      const filter = { kinds: new Set(EVENT_KINDS), ns: 'N', queue: `q${at}` };
+      publisher.subscribe({ user: USER, filter, lastEventId: null, sink });
+      return sink;
+    });
+    await pass(0);
+    for (const sink of sinks) sink.takeAll();
+    const change = picture('a', 'changed');
+    const slow = (): string => {
+      clock.busyMs += 10;
+      return change.json(USER);
+    };
+    pictures = [{ ...change, places: [{ ns: 'N', queue: null }], json: slow }];
+    await turn();
+    clock.advance(2_000);
+    await turn();
+    clock.advance(500);
+    const perTurn: number[] = [];
+    for (let before = 0; before < sinks.length && perTurn.length < 2 * sinks.length; ) {
+      const now = sinks.filter(({ isWaiting }) => isWaiting).length;
+      perTurn.push(now - before);
+      before = now;
+      await turn();
+    }
+    assert.equal(Math.max(...perTurn), 1, `${perTurn}`);
   });
 
   it('splits a large picture into chunks of about 24 KiB', async () => {
