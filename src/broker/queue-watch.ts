@@ -14,7 +14,7 @@ export interface QueueFollower {
   onGone(namespace: Namespace, name: string): void;
   /** All queues of a namespace were read once, or its engine is unavailable. */
   onFilled(namespace: Namespace): void;
-  /** A round ended that had queues to read. */
+  /** A round ended in which queues were read or gone. */
   onRound(namespace: Namespace): void;
 }
 
@@ -149,17 +149,19 @@ class NamespacePoll {
 
   async #round(): Promise<void> {
     const startedAt = this.#clock.monotonic();
-    const { activity } = this.#namespace;
+    const { activity, knownNames } = this.#namespace;
     const changed = activity.takeChanged(MAX_CHANGED);
     const follows = this.#follows;
     this.#hasFollowerFailed = false;
+    const gone = activity.forgetDropped(knownNames);
+    this.#reportGone(gone);
     for (const name of this.#due(startedAt)) if (!changed.has(name)) changed.set(name, startedAt);
     const names = [...new Set([...changed.keys(), ...this.#nextOfCycle(startedAt)])];
     const unread = await this.#readAll(names, changed);
     for (const name of unread) if (changed.has(name)) activity.note(name);
     const isDone = this.#cycle.length === 0 || unread.length === names.length;
     if (this.#isFilling && isDone && this.#follows === follows) this.#filled();
-    if (names.length > 0) this.#notify((follower) => follower.onRound(this.#namespace));
+    if (names.length > 0 || gone.length > 0) this.#notify((follower) => follower.onRound(this.#namespace));
     if (!this.#hasFollowerFailed) this.#followerFailures.worked();
     this.#rest(startedAt, unread.length > 0);
   }
@@ -221,12 +223,17 @@ class NamespacePoll {
 
   #startCycle(): void {
     const { knownNames, activity } = this.#namespace;
-    for (const name of activity.forgetUnknown(knownNames)) {
+    // Those that the engine removed, or another node of which this one missed the signal.
+    this.#reportGone(activity.forgetUnknown(knownNames));
+    for (const name of this.#failed.keys()) if (!knownNames.has(name)) this.#failed.delete(name);
+    this.#cycle = [...knownNames];
+  }
+
+  #reportGone(names: readonly string[]): void {
+    for (const name of names) {
       this.#dueAt.delete(name);
       this.#notify((follower) => follower.onGone(this.#namespace, name));
     }
-    for (const name of this.#failed.keys()) if (!knownNames.has(name)) this.#failed.delete(name);
-    this.#cycle = [...knownNames];
   }
 
   /**
@@ -266,6 +273,8 @@ class NamespacePoll {
       return;
     }
     this.#failed.delete(name);
+    // It was dropped in the meantime.
+    if (!namespace.knownNames.has(name)) return;
     namespace.activity.noteReading(name, reading, changedAt);
     if (this.#follower === null || this.#isStopped) return;
     this.#noteDue(name, reading);

@@ -254,6 +254,29 @@ describe('The watch of queues', () => {
     await passUntil(() => counted.includes('q'));
   });
 
+  it('reports a queue that this node or another one drops at once, although reading all others takes long', async () => {
+    const read = (name: string) => passUntil(() => one.seen.has(name));
+    const drop = (on: Broker, name: string) => on.namespace('N').drop({ ns: 'N', name });
+    names = Array.from({ length: 1_000 }, (_, i) => `q${i}`);
+    for (const name of ['own', 'foreign']) {
+      await broker.namespace('N').storage.declare([{ ns: 'N', name }]);
+      names.push(name);
+    }
+    await namespace.reload();
+    const one = follower();
+    await read('own');
+    await read('foreign');
+    await passUntil(() => one.filled === 1);
+    assert.equal(await drop(broker, 'own'), true);
+    assert.ok((await passUntil(() => one.gone.includes('own'))) <= 1_000);
+    assert.equal(await drop(other, 'foreign'), true);
+    assert.ok((await passUntil(() => one.gone.includes('foreign'))) <= 3_000);
+    one.seen.clear();
+    await passUntil(() => one.seen.size >= 500);
+    assert.deepEqual(one.gone, ['own', 'foreign']);
+    assert.ok(!one.seen.has('own') && !one.seen.has('foreign'), 'they do not come back');
+  });
+
   it('reports queues that are gone, and stops when nobody follows any more', async () => {
     const one = follower();
     await insert(broker, 'q');

@@ -129,6 +129,15 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('broker/queue-watch.ts', 'at <= now ? again : unread', 'again'),
   },
   {
+    name: 'a deleted queue is listed until all others were read again',
+    suite: 'watched queues',
+    edits: edit(
+      'broker/queue-watch.ts',
+      'const gone = activity.forgetDropped(knownNames);',
+      'const gone: string[] = [];',
+    ),
+  },
+  {
     name: 'updates are sent as fast as queues change',
     suite: 'watched queues',
     edits: edit(
