@@ -50,7 +50,7 @@ export function connection(opened: () => OpenedConsole): void {
   });
 
   it('loads the files of a page when the server is available again, after that has failed', async () => {
-    const page = await opened().page('#/queues', { isFailing: true });
+    const page = await opened().page('#/queues', { isFailing: true, isAlone: true });
     for (const path of ['**/events?*', '**/assets/users-*.js']) {
       await page.route(path, (route) => route.fulfill({ status: 502 }));
     }
@@ -120,7 +120,7 @@ export function connection(opened: () => OpenedConsole): void {
   });
 
   it('does not report a sign-out that did not reach the server', async () => {
-    const page = await opened().page('#/', { isFailing: true });
+    const page = await opened().page('#/', { isFailing: true, isAlone: true });
     await page.context().setOffline(true);
     await page.getByRole('button', { name: 'User admin' }).click();
     await page.getByRole('button', { name: 'Sign out' }).click();
@@ -572,7 +572,7 @@ export function connection(opened: () => OpenedConsole): void {
   });
 
   it('reconnects to the server after the computer has slept', async () => {
-    const page = await opened().page('#/queues');
+    const page = await opened().page('#/queues', { isAlone: true });
     await page.clock.install();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
@@ -581,7 +581,7 @@ export function connection(opened: () => OpenedConsole): void {
   });
 
   it('reconnects after the computer has slept, even if a response corrects the time before the sleep is noticed', async () => {
-    const page = await opened().page('#/queues');
+    const page = await opened().page('#/queues', { isAlone: true });
     await page.clock.install();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
@@ -601,7 +601,7 @@ export function connection(opened: () => OpenedConsole): void {
   });
 
   it('reconnects to the server when nothing arrives any more, although the connection has no error', async () => {
-    const page = await opened().page('#/operations');
+    const page = await opened().page('#/operations', { isAlone: true });
     await page.clock.install();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
@@ -611,7 +611,7 @@ export function connection(opened: () => OpenedConsole): void {
   });
 
   it('reads the data of a page again even if a response never comes', async () => {
-    const page = await opened().page('#/');
+    const page = await opened().page('#/', { isAlone: true });
     await page.clock.install();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
@@ -652,7 +652,7 @@ export function connection(opened: () => OpenedConsole): void {
   });
 
   it('reconnects even if a connection is silent before it is live, and after one was lost', async () => {
-    const page = await opened().page('#/operations');
+    const page = await opened().page('#/operations', { isAlone: true });
     await page.clock.install();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     let attempts = 0;

@@ -355,7 +355,7 @@ describe('The console in a browser', () => {
 
   it('lists new queues only on request', async () => {
     await opened.insert('N', 'later-b', '1');
-    const page = await opened.page('#/queues?filter=later-');
+    const page = await opened.page('#/queues?filter=later-', { isAlone: true });
     await page.clock.install();
     // The page is read again, and sorted again, when it begins to follow the server.
     const { promise: mayFollow, resolve: follow } = Promise.withResolvers<void>();
@@ -465,7 +465,7 @@ describe('The console in a browser', () => {
   });
 
   it('loads at most 40 KiB of files for the overview', async () => {
-    const page = await opened.page();
+    const page = await opened.page('#/', { isAlone: true });
     // The files of the charts are loaded last.
     await page.locator('.plot svg').nth(1).waitFor();
     const sizes = (await page.evaluate(

@@ -162,7 +162,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
   });
 
   it('lists exchanges without their graph if the file that draws it is missing', async () => {
-    const page = await opened().page('#/queues', { isFailing: true });
+    const page = await opened().page('#/queues', { isFailing: true, isAlone: true });
     await page.route('**/assets/graph-*.js', (route) => route.fulfill({ status: 404 }));
     await page.getByRole('link', { name: 'Exchanges' }).click();
     await page.getByRole('link', { name: 'route', exact: true }).waitFor();

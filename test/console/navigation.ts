@@ -47,7 +47,7 @@ export function navigation(opened: () => OpenedConsole): void {
   });
 
   it('handles a key that is pressed as soon as a page is shown', async () => {
-    const page = await opened().page('#/users');
+    const page = await opened().page('#/users', { isAlone: true });
     await page.clock.install();
     // No frame is drawn and no timer runs in which the page could register its keys later.
     await stopTime(page);

@@ -2,7 +2,13 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import type { SuiteContext, TestContext } from 'node:test';
-import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
+import {
+  type Browser,
+  type BrowserContext,
+  type BrowserContextOptions,
+  chromium,
+  type Page,
+} from 'playwright-core';
 import { needDebian } from '../support/python.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { SlowMachine } from './slow-machine.ts';
@@ -43,8 +49,8 @@ export function configOf(namespaces: Namespaces): Record<string, unknown> {
  */
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell';
 /**
- * Each page has a context of its own, and so a process of its own whatever the limit; without the option the browser
- * also starts a spare process, and a page takes a seventh more processor time.
+ * The pages of a context share a process. Without the first option the browser also starts a spare process, and a page
+ * takes a seventh more processor time.
  */
 const CHROMIUM_ARGS = ['--renderer-process-limit=1', '--in-process-gpu'];
 const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
@@ -56,9 +62,12 @@ export class OpenedConsole {
   readonly #server: ServerInProcess;
   readonly #slow: SlowMachine | null;
   readonly #browser: Browser;
-  readonly #contexts: BrowserContext[] = [];
+  /** The contexts with pages that {@link check} closes. */
+  readonly #opened = new Set<BrowserContext>();
   /** Cookies of users who have signed in: a sign-in takes a fifth of a second of processor time. */
   readonly #signedIn = new Map<string, Awaited<ReturnType<BrowserContext['storageState']>>>();
+  /** Contexts for the pages of these users in all tests: each context starts a process and compiles the console. */
+  readonly #shared = new Map<string, BrowserContext>();
   readonly #browserErrors: string[] = [];
 
   private constructor(server: ServerInProcess, browser: Browser, slow: SlowMachine | null) {
@@ -84,7 +93,7 @@ export class OpenedConsole {
     return new OpenedConsole(server, browser, slow);
   }
 
-  /** Opens a page in a browser context of its own, signed in. If the browser reports an error, {@link check} fails. */
+  /** Opens a page with no stored preferences, signed in. If the browser reports an error, {@link check} fails. */
   async page(
     where = '#/',
     options: {
@@ -98,6 +107,8 @@ export class OpenedConsole {
       readonly timezoneId?: string;
       /** Whether the test makes requests of the page fail, each of which the browser reports. */
       readonly isFailing?: boolean;
+      /** Whether the page has a browser context of its own, because the test changes its clock, network or cache. */
+      readonly isAlone?: boolean;
     } = {},
   ): Promise<Page> {
     const {
@@ -108,22 +119,21 @@ export class OpenedConsole {
       behind,
       timezoneId,
       isFailing = false,
+      isAlone = behind !== undefined || timezoneId !== undefined,
     } = options;
     const storageState = behind === undefined ? this.#signedIn.get(who.user) : undefined;
-    const context = await this.#browser.newContext({
-      viewport: { width, height },
-      colorScheme: theme,
-      ...(storageState !== undefined && { storageState }),
-      ...(timezoneId !== undefined && { timezoneId }),
-    });
-    // Longer than the default: a busy machine must not fail a test. Nothing is measured with it.
-    context.setDefaultTimeout(60_000);
-    this.#contexts.push(context);
-    await context.addInitScript(
-      `addEventListener('securitypolicyviolation', ({ violatedDirective, blockedURI, sourceFile }) =>
-        console.error('The security policy forbids', violatedDirective, blockedURI, sourceFile))`,
-    );
+    const shared = isAlone ? undefined : this.#shared.get(who.user);
+    const context =
+      shared ??
+      (await this.#newContext({
+        ...(storageState !== undefined && { storageState }),
+        ...(timezoneId !== undefined && { timezoneId }),
+      }));
+    if (!isAlone) this.#shared.set(who.user, context);
+    this.#opened.add(context);
     const page = await context.newPage();
+    await page.setViewportSize({ width, height });
+    await page.emulateMedia({ colorScheme: theme });
     await this.#slow?.slowDown(page);
     page.on('pageerror', (error) => this.#browserErrors.push(error.message));
     page.on('dialog', (dialog) => {
@@ -149,6 +159,26 @@ export class OpenedConsole {
     return page;
   }
 
+  async #newContext(
+    options: Pick<BrowserContextOptions, 'storageState' | 'timezoneId'>,
+  ): Promise<BrowserContext> {
+    const context = await this.#browser.newContext(options);
+    // Longer than the default: a busy machine must not fail a test. Nothing is measured with it.
+    context.setDefaultTimeout(60_000);
+    await context.addInitScript(
+      `addEventListener('securitypolicyviolation', ({ violatedDirective, blockedURI, sourceFile }) =>
+        console.error('The security policy forbids', violatedDirective, blockedURI, sourceFile))`,
+    );
+    // The session storage belongs to one page, the local storage to all of the context: a new page clears it once.
+    await context.addInitScript(
+      `if (location.protocol === 'http:' && sessionStorage.getItem('opened') === null) {
+        sessionStorage.setItem('opened', 'yes');
+        localStorage.clear();
+      }`,
+    );
+    return context;
+  }
+
   async signIn(page: Page, { user, password } = ADMIN): Promise<void> {
     // Exact: the page of the previous user, which remains for a moment after a sign-out, has a button with this name.
     await page.getByLabel('User', { exact: true }).fill(user);
@@ -164,20 +194,26 @@ export class OpenedConsole {
    */
   async check(test: TestContext | SuiteContext | null = null): Promise<void> {
     const passed = test === null || !('passed' in test) || test.passed;
-    for (const context of this.#contexts.splice(0)) {
-      for (const page of passed ? [] : context.pages()) {
-        console.error(page.url(), await page.locator('body').innerText());
+    const shared = new Set(this.#shared.values());
+    for (const context of this.#opened) {
+      for (const page of context.pages()) {
+        if (!passed) console.error(page.url(), await page.locator('body').innerText());
+        // A route that is still fetching would fail the test when its page is closed.
+        await page.unrouteAll({ behavior: 'ignoreErrors' });
+        if (shared.has(context)) await page.close();
       }
-      // A route that is still fetching would fail the test when its page is closed.
-      for (const page of context.pages()) await page.unrouteAll({ behavior: 'ignoreErrors' });
-      await context.close();
+      if (!shared.has(context)) await context.close();
     }
+    this.#opened.clear();
     assert.deepEqual(this.#browserErrors.splice(0), []);
   }
 
   /** Makes the next pages sign in again; to be called after a sign-out. */
   forgetSignIns(): void {
     this.#signedIn.clear();
+    // `check` closes those that are no longer shared.
+    for (const context of this.#shared.values()) this.#opened.add(context);
+    this.#shared.clear();
   }
 
   async close(): Promise<void> {

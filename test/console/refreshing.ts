@@ -22,7 +22,7 @@ export function refreshing(opened: () => OpenedConsole): void {
   });
 
   it('reads no more often than the chosen interval, and nothing while the tab is hidden', async () => {
-    const page = await opened().page();
+    const page = await opened().page('#/', { isAlone: true });
     await page.clock.install();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
