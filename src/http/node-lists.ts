@@ -52,6 +52,15 @@ function sees(viewer: ListViewer, namespace: string): boolean {
 interface ListQuestion {
   readonly viewer: ListViewer;
   readonly limit: number;
+  /** As in {@link RowFilter}; left out if there are none. Nodes of an earlier version ignore them. */
+  readonly words?: readonly string[];
+}
+
+/** Which rows of a list are returned. */
+interface RowFilter {
+  readonly limit?: number;
+  /** In lower case; each must be part of one of the row's texts. */
+  readonly words?: readonly string[];
 }
 
 /** A list that was merged from the replies of all nodes. */
@@ -72,6 +81,8 @@ interface NodeListParts<Row extends object> {
   /** The row as the viewer may see it; empty if it is hidden. */
   readonly visiblePart: (row: Row, viewer: ListViewer) => readonly Row[];
   readonly compare: (a: Row, b: Row) => number;
+  /** The values of a row in which the words of a filter are searched; none by default. */
+  readonly texts?: (row: Row) => readonly (string | null)[];
 }
 
 /**
@@ -93,24 +104,24 @@ class NodeList<Row extends object> {
     this.#ask = broker.questions.register<ListQuestion, Row>({
       name: parts.name,
       maxBytes: MAX_REPLY_BYTES,
-      reply: async ({ viewer, limit }, from) => {
-        const rows = await this.#rowsOf(viewer, from);
+      reply: async ({ viewer, limit, words = [] }, from) => {
+        const rows = (await this.#rowsOf(viewer, from)).filter((row) => this.#hasWords(row, words));
         return { total: rows.length, rows: rows.slice(0, limit) };
       },
     });
   }
 
   /** The list as a user may see it. @param onlyNamespace rows of this namespace; null: all */
-  read(user: User, limit = MAX_ROWS, onlyNamespace: string | null = null): Promise<MergedList<Row>> {
-    return this.readAs(() => this.#viewerOf(user, onlyNamespace), limit, user);
+  read(user: User, filter: RowFilter = {}, onlyNamespace: string | null = null): Promise<MergedList<Row>> {
+    return this.readAs(() => this.#viewerOf(user, onlyNamespace), filter, user);
   }
 
   /**
    * @param viewerNow returns the viewer with the present rights: those of a token may change while nodes reply
    * @param caller the user whose limit applies: the lists of one user do not delay another's
    */
-  readAs(viewerNow: () => ListViewer, limit: number, caller: User): Promise<MergedList<Row>> {
-    return this.#concurrency.run(caller.name, () => this.#merge(viewerNow, limit));
+  readAs(viewerNow: () => ListViewer, filter: RowFilter, caller: User): Promise<MergedList<Row>> {
+    return this.#concurrency.run(caller.name, () => this.#merge(viewerNow, filter));
   }
 
   #viewerOf(user: User, onlyNamespace: string | null): ListViewer {
@@ -128,9 +139,13 @@ class NodeList<Row extends object> {
     };
   }
 
-  async #merge(viewerNow: () => ListViewer, limit: number): Promise<MergedList<Row>> {
+  async #merge(
+    viewerNow: () => ListViewer,
+    { limit = MAX_ROWS, words = [] }: RowFilter,
+  ): Promise<MergedList<Row>> {
     const { compare, visiblePart } = this.#parts;
-    const { nodes, missing } = await this.#ask({ viewer: viewerNow(), limit });
+    const question = { viewer: viewerNow(), limit, ...(words.length > 0 && { words }) };
+    const { nodes, missing } = await this.#ask(question);
     const viewer = viewerNow();
     let total = 0;
     const unreadable: string[] = [];
@@ -139,6 +154,7 @@ class NodeList<Row extends object> {
       try {
         const visible = reply.rows
           .flatMap((row) => visiblePart(row, viewer))
+          .filter((row) => this.#hasWords(row, words))
           .map((row) => ({ ...row, node }));
         total += reply.total - reply.rows.length + visible.length;
         return visible;
@@ -160,6 +176,12 @@ class NodeList<Row extends object> {
   async #rowsOf(viewer: ListViewer, from: string): Promise<Row[]> {
     const { rows, visiblePart, compare } = this.#parts;
     return (await rows(viewer, from)).flatMap((row) => visiblePart(row, viewer)).sort(compare);
+  }
+
+  #hasWords(row: Row, words: readonly string[]): boolean {
+    if (words.length === 0) return true;
+    const text = (this.#parts.texts?.(row) ?? []).join('\n').toLowerCase();
+    return words.every((word) => text.includes(word));
   }
 }
 
@@ -191,18 +213,42 @@ export class NodeLists {
       rows: (viewer, from) => waitingFor(broker, viewer, from),
       visiblePart: (consumer, viewer) => (manages(viewer, consumer.ns) ? [consumer] : []),
       compare: bySince,
+      texts: ({ ns, queue, group, tid, user, protocol, address }) => [
+        ns,
+        queue,
+        group,
+        tid,
+        user,
+        protocol,
+        address,
+      ],
     });
     this.sessions = new NodeList(broker, concurrency, {
       name: 'sessions',
       rows: () => sessions?.() ?? [],
       visiblePart: visibleSession,
       compare: bySince,
+      texts: ({ id, user, protocol, address, consumers }) => [
+        id,
+        user,
+        protocol,
+        address,
+        ...consumers.flatMap(({ ns, queue, group }) => [ns, queue, group]),
+      ],
     });
     this.audit = new NodeList(broker, concurrency, {
       name: 'audit',
       rows: () => this.#auditLines.toReversed(),
       visiblePart: visibleLine,
       compare: (a, b) => Date.parse(b.at) - Date.parse(a.at),
+      texts: ({ user, action, address, namespace, queue, details }) => [
+        user,
+        action,
+        address,
+        namespace,
+        queue,
+        ...Object.values(details).map((value) => JSON.stringify(value)),
+      ],
     });
     this.engines = new NodeList(broker, concurrency, {
       name: 'engines',
@@ -230,7 +276,7 @@ export class NodeLists {
    */
   async consoleSessions(caller: User, name: string): Promise<MergedList<SeenSession>> {
     const viewer = { name, isAdministrator: false, manages: [], sees: [] };
-    const list = await this.#consoleSessions.readAs(() => viewer, MAX_ROWS, caller);
+    const list = await this.#consoleSessions.readAs(() => viewer, {}, caller);
     const rows = [...Map.groupBy(list.rows, ({ id }) => id).values()].flatMap((same) => same.slice(0, 1));
     return { ...list, total: list.total - list.rows.length + rows.length, rows };
   }

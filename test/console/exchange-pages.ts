@@ -143,6 +143,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await table.getByText('Stopped').waitFor();
     for (const filter of ['MAIL', 'n letters', 'stopped']) {
       await page.getByLabel('Filter exchanges').fill(filter);
+      await until(() => new URLSearchParams(page.url().split('?')[1]).get('filter') === filter);
       await page
         .getByRole('status')
         .getByText(/^1 of \d+ exchanges$/)

@@ -47,7 +47,7 @@ export function navigation(opened: () => OpenedConsole): void {
   });
 
   it('handles a key that is pressed as soon as a page is shown', async () => {
-    const page = await opened().page('#/users', { isAlone: true });
+    const page = await opened().page('#/dead-letters', { isAlone: true });
     await page.clock.install();
     // No frame is drawn and no timer runs in which the page could register its keys later.
     await stopTime(page);
@@ -262,6 +262,9 @@ export function navigation(opened: () => OpenedConsole): void {
     const rows = page.getByLabel('Who changed what').locator('tbody tr');
     await rows.filter({ hasText: 'createExchange' }).filter({ hasText: 'id: noted' }).waitFor();
     await rows.filter({ hasText: 'purge' }).filter({ hasText: 'removed: 0' }).first().waitFor();
+    await page.getByLabel('Filter changes').fill('createexchange noted');
+    await page.getByText('1 change', { exact: true }).waitFor();
+    assert.equal(await rows.count(), 1);
   });
 
   it('lists operations without the dry runs of confirmations, unless they are requested', async () => {

@@ -176,19 +176,37 @@ export function queuePages(opened: () => OpenedConsole): void {
     });
   });
 
-  it('says how many consumers wait if it lists only the first of them', async () => {
-    let waiting = 201;
-    for (let i = waiting; i > 0; i -= 1) {
+  it('says how many consumers wait if it lists only the first of them, and finds the others by a filter', async () => {
+    let waiting = 0;
+    const wait = (queue: string): void => {
       const end = (): void => {
         waiting -= 1;
       };
-      opened().request('GET', '/q/N/crowded?tid=crowd').then(end, end);
-    }
+      waiting += 1;
+      opened().request('GET', `/q/N/${queue}?tid=crowd`).then(end, end);
+    };
+    for (let i = 0; i < 201; i += 1) wait('crowded');
     const page = await opened().page('#/clients');
     await page.getByText(/^the first 200 of 20\d consumers$/).waitFor();
+    wait('after-all');
+    await until(async () => {
+      const response = await opened().request('GET', '/q/N/after-all/consumers');
+      return ((await response.json()) as unknown[]).length === 1;
+    });
+    const rows = page.getByLabel('Waiting now').locator('tbody tr');
+    await page.getByLabel('Filter clients').fill('AFTER admin');
+    await rows.filter({ hasText: 'after-all' }).waitFor();
+    assert.equal(await rows.count(), 1);
+    await page.getByLabel('Filter clients').fill('nowhere');
+    await page.getByRole('button', { name: 'Show all clients' }).first().click();
+    await page.getByText(/^the first 200 of 20\d consumers$/).waitFor();
+    await page.goto(`${opened().server.url}/console/#/q/N/crowded/consumers`);
+    await page.getByText('the first 200 of 201 consumers').waitFor();
+    assert.equal(await rows.count(), 200);
     // Loops of exchanges wait as well, so that one of these may come after the first cancel.
     await until(async () => {
-      await opened().request('DELETE', '/q/N/crowded/consumer/crowd');
+      for (const queue of ['crowded', 'after-all'])
+        await opened().request('DELETE', `/q/N/${queue}/consumer/crowd`);
       return waiting === 0;
     });
   });

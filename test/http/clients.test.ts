@@ -62,6 +62,8 @@ describe('GET /consumers', () => {
     };
     assert.deepEqual(await ids('/consumers?ns=N'), [2, ['t1', 't3']]);
     assert.deepEqual(await ids('/consumers?limit=1'), [3, ['t1']]);
+    assert.deepEqual(await ids('/consumers?filter=WORKER%20n&limit=1'), [2, ['t1']]);
+    assert.deepEqual(await ids('/consumers?filter=t2%20set'), [0, []], 'set is no name');
     assert.deepEqual(await ids('/consumers', 'manager:x'), [1, ['t2']]);
     assert.deepEqual(await ids('/consumers?ns=N', 'manager:x'), [0, []]);
     assert.deepEqual(await ids('/consumers', 'worker:x'), [0, []]);
@@ -112,6 +114,10 @@ describe('GET /sessions', () => {
     const [amqp, stomp] = sessions;
     assert.deepEqual(await list('test1:test1'), [stomp, amqp]);
     assert.deepEqual(await list('test1:test1', '?limit=1'), [stomp]);
+    assert.deepEqual(await list('test1:test1', '?filter=192.0.2.2'), [amqp]);
+    assert.deepEqual(await list('test1:test1', '?filter=Jobs+amqp'), [amqp]);
+    assert.deepEqual(await list('test1:test1', '?filter=jobs+stomp'), []);
+    assert.deepEqual(await list('manager:x', '?filter=n'), [], 'a consumer that this user may not see');
     assert.deepEqual(await list('worker:x'), [amqp]);
     assert.deepEqual(await list('manager:x'), [{ ...amqp, consumers: amqp?.consumers.slice(1) }]);
   });
@@ -154,6 +160,9 @@ describe('GET /audit', () => {
     assert.equal(Date.parse(all[0]?.at ?? '') - Date.parse(all[2]?.at ?? ''), 1_000);
     assert.deepEqual(all[0]?.details, {});
     assert.deepEqual(await lines('test1:test1', '?limit=1'), all.slice(0, 1));
+    assert.deepEqual(await lines('test1:test1', '?filter=pause+JOBS'), all.slice(1, 2));
+    const words = await admin.request('GET', `/audit?filter=${'w+'.repeat(17)}`);
+    assert.deepEqual([words.status, jsonOf<{ parameter: string }>(words).parameter], [400, 'filter']);
     assert.deepEqual(await lines('manager:x'), all.slice(0, 2));
     assert.deepEqual(await lines('worker:x'), []);
   });

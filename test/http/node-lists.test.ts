@@ -25,6 +25,7 @@ interface Viewer {
 interface Params {
   readonly viewer: Viewer;
   readonly limit: number;
+  readonly words?: readonly string[];
 }
 
 interface List {
@@ -102,6 +103,15 @@ describe('A list of all nodes', () => {
     assert.equal((await read(harness.client())).total, 3);
     const filtered = await read(harness.client(), '/consumers?ns=N');
     assert.deepEqual([filtered.total, filtered.consumers[0]?.tid], [1, 'of N']);
+    rows = [];
+  });
+
+  it('passes the words of a filter to other nodes, and filters their rows if they do not', async () => {
+    const since = '2026-01-01T00:00:00.000Z';
+    rows = ['orders', 'mails'].map((queue) => ({ ns: 'N', queue, tid: `of ${queue}`, since }));
+    const list = await read(harness.client(), '/consumers?filter=Orders%20n');
+    assert.deepEqual(asked[0]?.words, ['orders', 'n']);
+    assert.deepEqual([list.total, list.consumers.map(({ tid }) => tid)], [1, ['of orders']]);
     rows = [];
   });
 

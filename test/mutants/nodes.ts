@@ -88,8 +88,8 @@ export const NODES: readonly Mutant[] = [
     suite: 'rights in lists of nodes',
     edits: edit(
       'http/node-lists.ts',
-      '          .flatMap((row) => visiblePart(row, viewer))\n          .map(',
-      '          .map(',
+      '          .flatMap((row) => visiblePart(row, viewer))\n          .filter(',
+      '          .filter(',
     ),
   },
   {

@@ -3,7 +3,9 @@ import { count } from '../format.ts';
 import { clients } from '../remote/node-lists.ts';
 import { cancelConsumer } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
+import { address, setQuery } from '../route.ts';
 import { may, namespaces, session } from '../session.ts';
+import { FilterField } from '../ui/filter-field.tsx';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
@@ -13,23 +15,33 @@ import { When } from '../ui/when.tsx';
 
 /** The client sessions and the waiting consumers of all nodes. */
 export function Clients() {
-  const { value, error, isLoading, reload } = useResource('clients', clients, 5_000);
+  const filter = address.value.query.get('filter') ?? '';
+  const { value, error, isLoading, reload } = useResource(
+    `clients ${filter}`,
+    (signal) => clients(filter, signal),
+    5_000,
+  );
   return (
     <>
-      <h1>Clients</h1>
+      <div class="page-head">
+        <h1 class="grow">Clients</h1>
+        <FilterField filter={filter} label="Filter clients" placeholder="Queue, user, address …" />
+      </div>
       {error !== null && <Failure error={error} retry={reload} />}
       {value === null && isLoading && <Loading />}
-      {value !== null && <WaitingNow waiting={value.consumers} reload={reload} />}
-      {value !== null && <SessionList list={value.sessions} />}
+      {value !== null && <WaitingNow waiting={value.consumers} isFiltered={filter !== ''} reload={reload} />}
+      {value !== null && <SessionList list={value.sessions} isFiltered={filter !== ''} />}
     </>
   );
 }
 
 function WaitingNow({
   waiting,
+  isFiltered,
   reload,
 }: {
   readonly waiting: WaitingConsumers;
+  readonly isFiltered: boolean;
   readonly reload: () => void;
 }) {
   const { consumers } = waiting;
@@ -50,7 +62,7 @@ function WaitingNow({
         label="Waiting now"
         isLow
         rows={consumers}
-        empty={<NobodyWaits />}
+        empty={<NobodyWaits isFiltered={isFiltered} />}
         keyOf={({ node, ns, queue, tid }) => JSON.stringify([node, ns, queue, tid])}
         columns={[
           { title: 'Queue', cell: ({ ns, queue }) => <QueueLink ns={ns} queue={queue} /> },
@@ -71,11 +83,12 @@ function WaitingNow({
 }
 
 /** The server returns consumers only to users who manage the namespace. */
-function NobodyWaits() {
+function NobodyWaits({ isFiltered }: { readonly isFiltered: boolean }) {
   const managed = namespaces().filter((ns) => may('manage', ns));
   if (managed.length === 0) {
     return <NeedsRight title="Only users who manage queues see who is waiting" right="manage" />;
   }
+  if (isFiltered) return <NothingMatches what="waiting consumer" />;
   return (
     <Empty title="No consumer is waiting" icon="clients">
       A consumer appears here while its get, reserve or subscription waits for an element
@@ -84,7 +97,18 @@ function NobodyWaits() {
   );
 }
 
-function SessionList({ list }: { readonly list: Sessions }) {
+/** Shown in place of a list none of whose rows the filter accepts. */
+function NothingMatches({ what }: { readonly what: string }) {
+  return (
+    <Empty title={`No ${what} matches the filter`} icon="search">
+      <button type="button" class="link" onClick={() => setQuery({ filter: null })}>
+        Show all clients
+      </button>
+    </Empty>
+  );
+}
+
+function SessionList({ list, isFiltered }: { readonly list: Sessions; readonly isFiltered: boolean }) {
   const { sessions } = list;
   const isAdministrator = session.value?.isAdministrator === true;
   return (
@@ -99,15 +123,19 @@ function SessionList({ list }: { readonly list: Sessions }) {
         isLow
         rows={sessions}
         empty={
-          <Empty
-            title={isAdministrator ? 'No client is connected' : 'No client that you may see is connected'}
-            icon="clients"
-          >
-            {isAdministrator
-              ? 'STOMP and AMQP clients appear here while they are connected. '
-              : 'Your STOMP and AMQP clients, and those that consume in namespaces that you manage, appear here while they are connected. '}
-            The tab Try it of a queue has examples.
-          </Empty>
+          isFiltered ? (
+            <NothingMatches what="session" />
+          ) : (
+            <Empty
+              title={isAdministrator ? 'No client is connected' : 'No client that you may see is connected'}
+              icon="clients"
+            >
+              {isAdministrator
+                ? 'STOMP and AMQP clients appear here while they are connected. '
+                : 'Your STOMP and AMQP clients, and those that consume in namespaces that you manage, appear here while they are connected. '}
+              The tab Try it of a queue has examples.
+            </Empty>
+          )
         }
         keyOf={({ id }) => id}
         columns={[

@@ -6,6 +6,7 @@ import { type Cycle, cyclesOf, placesOfExchange } from '../remote/cycles.ts';
 import { exchanges, isComplete, keyOf, queues, version } from '../remote/live.ts';
 import { address, href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
+import { FilterField } from '../ui/filter-field.tsx';
 import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';
 import { PLACE_HEIGHT, PLACE_WIDTH } from '../ui/graph-size.ts';
 import { Icon } from '../ui/icon.tsx';
@@ -58,17 +59,7 @@ export function Exchanges() {
               {filter !== '' && `${count(matching.length)} of `}
               {several(all.value.length, 'exchange')}
             </span>
-            <input
-              type="search"
-              class="filter"
-              data-find
-              value={filter}
-              placeholder="Name, queue, stopped …"
-              aria-label="Filter exchanges"
-              autocomplete="off"
-              spellcheck={false}
-              onInput={(event) => setQuery({ filter: event.currentTarget.value })}
-            />
+            <FilterField filter={filter} label="Filter exchanges" placeholder="Name, queue, stopped …" />
           </>
         )}
         {mayMake && (

@@ -1,12 +1,15 @@
-import { several } from '../format.ts';
 import { keyOf, type QueueNamed } from '../remote/live.ts';
 import { cancelConsumer, queueConsumers } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { may } from '../session.ts';
+import { Length } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
+
+/** Maximum consumers in the table: it renders again every second. */
+const MAX_LISTED = 200;
 
 /** The waiting consumers of a queue, in order of arrival. */
 export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
@@ -22,6 +25,7 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
   }
   if (waiting.error !== null) return <Failure error={waiting.error} retry={waiting.reload} />;
   if (waiting.value === null) return <Loading />;
+  const listed = waiting.value.slice(0, MAX_LISTED);
   const cancel = (tid: string): Promise<void> =>
     act(async () => {
       await cancelConsumer(of, tid);
@@ -32,11 +36,11 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
     <section class="card">
       <header>
         <h2 class="grow">Waiting now</h2>
-        <span class="muted">{several(waiting.value.length, 'consumer')}</span>
+        <Length of={{ total: waiting.value.length }} shown={listed.length} one="consumer" />
       </header>
       <PlainTable
         label="Waiting now"
-        rows={waiting.value}
+        rows={listed}
         empty={
           <Empty title="No consumer is waiting" icon="clients">
             A consumer appears here while its get, reserve or subscription waits for an element.

@@ -1,5 +1,5 @@
 import { type Signal, useSignal } from '@preact/signals';
-import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
+import { useEffect, useRef } from 'preact/hooks';
 import type { FoundQueue, FoundQueues } from '../../model/records.ts';
 import { BASE, call, messageOf, path } from '../api.ts';
 import { count, several } from '../format.ts';
@@ -8,7 +8,7 @@ import { connection, keyOf, type QueueNamed, version } from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces, session } from '../session.ts';
-import { after } from '../timers.ts';
+import { FilterField } from '../ui/filter-field.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Empty, Failure, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
 import { type Selection, VirtualTable } from '../ui/table.tsx';
@@ -18,8 +18,6 @@ import { SavedViews } from './queue-views.tsx';
 
 /** How often the list is read again for its order and rates. Other changes of a row arrive as events. */
 const READ_EVERY_MS = 10_000;
-/** How long after the last key the filter applies: an unfinished word, such as `age:>`, is an error. */
-const TYPING_PAUSE_MS = 250;
 
 /** A page of the list, with its search. */
 interface ListedPage extends FoundQueues {
@@ -82,7 +80,12 @@ export function Queues() {
       )}
       <section class="card">
         <header>
-          <FilterField filter={search.filter} />
+          <FilterField
+            filter={search.filter}
+            label="Filter queues"
+            placeholder="Name, ns:N, depth:>1000, paused …"
+            suggestions={QUALIFIERS}
+          />
           <span class="muted grow" role="status">
             {latest !== null && isAnswered && <Found page={latest} isFiltered={search.filter !== ''} />}
           </span>
@@ -161,41 +164,6 @@ function selectionOf(
       ),
     toggleAll: () => change(!rows.every((row) => selected.peek().has(keyOf(row))), rows),
   };
-}
-
-function FilterField({ filter }: { readonly filter: string }) {
-  const typed = useSignal(filter);
-  // A layout effect, so that keys typed next are not lost.
-  useLayoutEffect(() => {
-    typed.value = filter;
-  }, [filter]);
-  useEffect(() => {
-    if (typed.value === filter) return undefined;
-    return after(TYPING_PAUSE_MS, () => setQuery({ filter: typed.peek(), page: null }));
-  }, [typed.value]);
-  return (
-    <>
-      <input
-        type="search"
-        class="filter"
-        data-find
-        list="qualifiers"
-        value={typed.value}
-        placeholder="Name, ns:N, depth:>1000, paused …"
-        aria-label="Filter queues"
-        autocomplete="off"
-        spellcheck={false}
-        onInput={(event) => {
-          typed.value = event.currentTarget.value;
-        }}
-      />
-      <datalist id="qualifiers">
-        {QUALIFIERS.map((word) => (
-          <option key={word} value={word} />
-        ))}
-      </datalist>
-    </>
-  );
 }
 
 function Found({ page, isFiltered }: { readonly page: ListedPage; readonly isFiltered: boolean }) {

@@ -3,8 +3,10 @@ import type { AuditRow, ConsoleSessionRow } from '../../model/records.ts';
 import type { Right } from '../../model/rights.ts';
 import { changes, consoleSessions, endAllSessions, endSession } from '../remote/node-lists.ts';
 import { useResource } from '../remote/resource.ts';
+import { address } from '../route.ts';
 import { namespaces, session, signOut } from '../session.ts';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
+import { FilterField } from '../ui/filter-field.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
@@ -205,13 +207,19 @@ function detailsText(details: AuditRow['details']): string {
 }
 
 function Changes() {
-  const { value, error, isLoading, reload } = useResource('audit', changes, 10_000);
+  const filter = address.value.query.get('filter') ?? '';
+  const { value, error, isLoading, reload } = useResource(
+    `audit ${filter}`,
+    (signal) => changes(filter, signal),
+    10_000,
+  );
   return (
     <section class="card">
       <header>
         <h2 class="grow">Who changed what</h2>
         {value !== null && <Length of={value} shown={value.lines.length} one="change" />}
         <span class="muted">newest first</span>
+        <FilterField filter={filter} label="Filter changes" placeholder="Queue, user, action …" />
       </header>
       {error !== null && <Failure error={error} retry={reload} />}
       {value === null && isLoading && <Loading />}
@@ -221,7 +229,12 @@ function Changes() {
           label="Who changed what"
           rows={value.lines}
           empty={
-            <Empty title="Nothing was changed since the nodes started" icon="users">
+            <Empty
+              title={
+                filter === '' ? 'Nothing was changed since the nodes started' : 'No change matches the filter'
+              }
+              icon="users"
+            >
               Users who manage a namespace see its changes here, and everyone sees their own.
             </Empty>
           }

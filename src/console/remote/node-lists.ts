@@ -14,9 +14,9 @@ interface Clients {
 
 const LIMIT = 200;
 
-/** Reads the client sessions and the waiting consumers of all nodes. */
-export async function clients(signal: AbortSignal): Promise<Clients> {
-  const request = { query: { limit: LIMIT }, signal };
+/** Reads the client sessions and the waiting consumers of all nodes. @param filter words that each must have */
+export async function clients(filter: string, signal: AbortSignal): Promise<Clients> {
+  const request = { query: { limit: LIMIT, filter }, signal };
   const [sessions, consumers] = await Promise.all([
     get<Sessions>('sessions', request),
     get<WaitingConsumers>('consumers', request),
@@ -24,9 +24,9 @@ export async function clients(signal: AbortSignal): Promise<Clients> {
   return { sessions, consumers };
 }
 
-/** Reads the audit log of all nodes, newest first, as far as the user may see it. */
-export function changes(signal: AbortSignal): Promise<AuditLines> {
-  return get<AuditLines>('audit', { query: { limit: LIMIT }, signal });
+/** Reads the audit log of all nodes, newest first, as far as the user may see it. @param filter as of `clients` */
+export function changes(filter: string, signal: AbortSignal): Promise<AuditLines> {
+  return get<AuditLines>('audit', { query: { limit: LIMIT, filter }, signal });
 }
 
 /** Reads the console sessions of a user, the last used first. Only administrators may read those of others. */

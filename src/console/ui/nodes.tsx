@@ -36,7 +36,7 @@ export function Length({
   shown,
   one,
 }: {
-  readonly of: NodesList;
+  readonly of: Pick<NodesList, 'total'>;
   readonly shown: number;
   readonly one: string;
 }) {

@@ -1,4 +1,5 @@
 import { nodeRecord } from '../../events/pictures.ts';
+import { invalidParameter } from '../../model/errors.ts';
 import {
   AuditLines,
   BackupReport,
@@ -132,12 +133,13 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       access: 'user',
       query: {
         ns: nameOf('namespace', 'Only in this namespace; defaults to all where the user has `manage`.'),
+        filter,
         limit,
       },
       responses: [json('The calls.', WaitingConsumers)],
       problems: ['invalid-name'],
-      async handle(call, { ns, limit }) {
-        const { rows, ...list } = await call.front.nodeLists.consumers.read(call.user, limit, ns);
+      async handle(call, { ns, filter: words, limit }) {
+        const { rows, ...list } = await call.front.nodeLists.consumers.read(call.user, { limit, words }, ns);
         call.sendJson({ ...list, consumers: rows } satisfies WaitingConsumers);
       },
     }),
@@ -146,10 +148,10 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       path: '/sessions',
       summary: 'List the STOMP and AMQP sessions of all nodes, with their consumers, the longest first',
       access: 'user',
-      query: { limit },
+      query: { filter, limit },
       responses: [json('The sessions.', Sessions)],
-      async handle(call, { limit }) {
-        const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, limit);
+      async handle(call, { filter: words, limit }) {
+        const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, { limit, words });
         call.sendJson({ ...list, sessions: rows } satisfies Sessions);
       },
     }),
@@ -159,10 +161,10 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       summary:
         'Read who changed what: the last thousand lines of the audit log of each node, the latest first',
       access: 'user',
-      query: { limit },
+      query: { filter, limit },
       responses: [json('Those that the user may see.', AuditLines)],
-      async handle(call, { limit }) {
-        const { rows, ...list } = await call.front.nodeLists.audit.read(call.user, limit);
+      async handle(call, { filter: words, limit }) {
+        const { rows, ...list } = await call.front.nodeLists.audit.read(call.user, { limit, words });
         call.sendJson({ ...list, lines: rows } satisfies AuditLines);
       },
     }),
@@ -184,5 +186,20 @@ function visibleChecks({ user, front }: HttpCall, checks: ReadyReport['checks'])
 function visibleNodes(call: HttpCall): NodeRecord[] {
   return call.front.parts.broker.nodes().map((node) => nodeRecord(node, call.user));
 }
+
+/** Maximum number of words of a filter: each of them is searched in each row. */
+const MAX_WORDS = 16;
+
+const filter: QueryParameter<readonly string[]> = {
+  description:
+    'Only rows that contain each of these words, in a name, an address or another text; letter case does not matter.',
+  schema: Type.String(),
+  fallback: [],
+  read(name, value) {
+    const words = value.toLowerCase().split(/\s+/).filter(Boolean);
+    if (words.length <= MAX_WORDS) return words;
+    throw invalidParameter(name, `${name} has ${words.length} words. Allowed: up to ${MAX_WORDS}.`);
+  },
+};
 
 const limit = wholeNumber('Maximum number of rows.', { from: 1, to: MAX_ROWS, unit: 'a count' }, MAX_ROWS);

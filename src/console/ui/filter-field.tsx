@@ -1,0 +1,56 @@
+import { useSignal } from '@preact/signals';
+import { useEffect, useId, useLayoutEffect } from 'preact/hooks';
+import { setQuery } from '../route.ts';
+import { after } from '../timers.ts';
+
+/** How long after the last key the filter applies: an unfinished word, such as `age:>`, is an error. */
+const TYPING_PAUSE_MS = 250;
+
+/** A field for the filter of a list, which the address of the page contains. */
+export function FilterField({
+  filter,
+  label,
+  placeholder,
+  suggestions = [],
+}: {
+  readonly filter: string;
+  readonly label: string;
+  readonly placeholder: string;
+  readonly suggestions?: readonly string[];
+}) {
+  const id = useId();
+  const typed = useSignal(filter);
+  // A layout effect, so that keys typed next are not lost.
+  useLayoutEffect(() => {
+    typed.value = filter;
+  }, [filter]);
+  useEffect(() => {
+    if (typed.value === filter) return undefined;
+    return after(TYPING_PAUSE_MS, () => setQuery({ filter: typed.peek(), page: null }));
+  }, [typed.value]);
+  return (
+    <>
+      <input
+        type="search"
+        class="filter"
+        data-find
+        list={suggestions.length > 0 ? id : undefined}
+        value={typed.value}
+        placeholder={placeholder}
+        aria-label={label}
+        autocomplete="off"
+        spellcheck={false}
+        onInput={(event) => {
+          typed.value = event.currentTarget.value;
+        }}
+      />
+      {suggestions.length > 0 && (
+        <datalist id={id}>
+          {suggestions.map((word) => (
+            <option key={word} value={word} />
+          ))}
+        </datalist>
+      )}
+    </>
+  );
+}
