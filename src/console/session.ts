@@ -107,6 +107,15 @@ document.addEventListener('visibilitychange', () => {
   if (!document.hidden && hasEnded.peek()) void resume();
 });
 
+/** The rights, and their names on pages. */
+export const RIGHT_NAMES: readonly (readonly [Right, string])[] = [
+  ['read', 'Read'],
+  ['write', 'Write'],
+  ['manage', 'Manage'],
+  ['browse', 'Browse'],
+  ['exchange', 'Exchange'],
+];
+
 /** Whether the user has a right in a namespace. Actions that would be rejected are not shown. */
 export function may(right: Right, ns: string): boolean {
   const record = session.value;

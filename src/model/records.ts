@@ -814,6 +814,32 @@ export const ConsoleSessionRecord = namedObject('ConsoleSession', {
 });
 export type ConsoleSessionRecord = Static<typeof ConsoleSessionRecord>;
 
+/** The rights of a token, for documentation. */
+export const TOKEN_RIGHTS_NOTE =
+  'By namespace, `*` for those that are not named; null: all rights of the owner.';
+
+const token = {
+  id: Type.String(),
+  name: Type.String(),
+  owner: Type.String({ description: 'The user who owns the token.' }),
+  rights: orNull(Type.Record(Type.Array(Type.Enum(RIGHTS))), { description: TOKEN_RIGHTS_NOTE }),
+  createdAt: Moment,
+  expiresAt: orNull(Moment, { description: 'Null: never.' }),
+  lastUsedAt: orNull(Moment, {
+    description: 'Last use on this node since its start; null: not used.',
+  }),
+};
+
+/** An API token, without the secret. */
+export const ListedToken = namedObject('Token', token);
+export type ListedToken = Static<typeof ListedToken>;
+
+export const IssuedToken = namedObject('CreatedToken', {
+  ...token,
+  token: Type.String({ description: 'For `Authorization: Bearer`. It is shown only once.' }),
+});
+export type IssuedToken = Static<typeof IssuedToken>;
+
 /** The content of a backup, as in its manifest. */
 export const BackupReport = Type.Object({
   name: Type.String(),

@@ -423,6 +423,39 @@ describe('The console in a browser', () => {
     opened.forgetSignIns();
   });
 
+  it('creates an API token with some of the rights of its user, shows it once, and revokes it', async () => {
+    const page = await opened.page('#/users', { who: READER });
+    await page.getByRole('button', { name: 'New token …' }).click();
+    const dialog = page.getByRole('dialog');
+    const create = dialog.getByRole('button', { name: 'Create the token' });
+    await dialog.getByLabel('Name').fill('nightly');
+    await dialog.getByLabel('Rights').selectOption('Only those chosen');
+    await create.click();
+    await dialog.getByRole('alert').filter({ hasText: 'Choose at least one' }).waitFor();
+    assert.equal(await dialog.getByLabel('Write in N').count(), 0, 'a right that the user does not have');
+    await dialog.getByLabel('Read in N').check();
+    assert.deepEqual(await opened.violations(page), []);
+    await create.click();
+    const token = await dialog.locator('.snippet').innerText();
+    const statusIn = async (ns: string): Promise<number> => {
+      const headers = { authorization: `Bearer ${token}` };
+      return (await fetch(`${opened.server.url}/q/${ns}/orders/status`, { headers })).status;
+    };
+    assert.deepEqual([await statusIn('N'), await statusIn('jobs')], [200, 404]);
+    await dialog.getByRole('button', { name: 'Close' }).last().click();
+    const admin = await opened.page('#/users');
+    const listed = admin.getByLabel('API tokens').locator('tbody tr').filter({ hasText: 'nightly' });
+    await listed.getByText('reader').waitFor();
+    const row = page.getByLabel('API tokens').locator('tbody tr');
+    await row.getByText('N: read', { exact: true }).waitFor();
+    await row.getByText(/^in (89|90) d/).waitFor();
+    assert.equal(await page.getByText(token).count(), 0);
+    await row.getByRole('button', { name: 'Revoke nightly' }).click();
+    await page.getByRole('button', { name: 'Revoke the token nightly' }).click();
+    await page.getByText('There are no API tokens').waitFor();
+    assert.equal(await statusIn('N'), 401);
+  });
+
   it('works under a path behind a proxy, and no page violates its security policy', async () => {
     await opened.insert('N', 'proxied', '1');
     const proxy = await SubPathProxy.start(opened.server.url, '/tools/quayside');

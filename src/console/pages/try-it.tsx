@@ -1,9 +1,7 @@
-import { useRef } from 'preact/hooks';
 import { BASE } from '../api.ts';
 import type { QueueNamed } from '../remote/live.ts';
 import { session } from '../session.ts';
-import { Icon } from '../ui/icon.tsx';
-import { act } from '../ui/toasts.tsx';
+import { Snippet } from '../ui/snippet.tsx';
 
 /** Snippets for a shell or a program, with this server's address. */
 export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
@@ -48,33 +46,5 @@ export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
         text={`SUBSCRIBE\nid:0\ndestination:${destination}\nack:client-individual\nx-wsize:10\n\n^@`}
       />
     </div>
-  );
-}
-
-function Snippet({ title, text }: { readonly title: string; readonly text: string }) {
-  const lines = useRef<HTMLPreElement>(null);
-  const copy = (): Promise<void> =>
-    act(async () => {
-      // Browsers offer no clipboard to pages of other hosts without TLS.
-      if (navigator.clipboard !== undefined) {
-        await navigator.clipboard.writeText(text);
-        return 'Copied';
-      }
-      if (lines.current !== null) getSelection()?.selectAllChildren(lines.current);
-      return 'The lines are selected: copy them with Ctrl+C, or ⌘C';
-    });
-  return (
-    <section class="card">
-      <header class="one-line">
-        <h2 class="grow">{title}</h2>
-        <button type="button" class="quiet" onClick={() => void copy()}>
-          <Icon name="copy" /> Copy
-        </button>
-      </header>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
-      <pre ref={lines} class="snippet" tabIndex={0}>
-        {text}
-      </pre>
-    </section>
   );
 }

@@ -1,10 +1,9 @@
 import { useSignal } from '@preact/signals';
 import type { AuditRow, ConsoleSessionRow } from '../../model/records.ts';
-import type { Right } from '../../model/rights.ts';
 import { changes, consoleSessions, endAllSessions, endSession } from '../remote/node-lists.ts';
 import { useResource } from '../remote/resource.ts';
 import { address } from '../route.ts';
-import { namespaces, session, signOut } from '../session.ts';
+import { namespaces, RIGHT_NAMES, session, signOut } from '../session.ts';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { FilterField } from '../ui/filter-field.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -13,22 +12,18 @@ import { PlainTable } from '../ui/plain-table.tsx';
 import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
+import { Tokens } from './tokens.tsx';
 
-const RIGHTS: readonly (readonly [Right, string])[] = [
-  ['read', 'Read'],
-  ['write', 'Write'],
-  ['manage', 'Manage'],
-  ['browse', 'Browse'],
-  ['exchange', 'Exchange'],
-];
-
-/** The user's rights and console sessions, and the audit log. Rights are changed only in the configuration. */
+/**
+ * The user's rights, console sessions and API tokens, and the audit log. Rights are changed only in the configuration.
+ */
 export function Users() {
   return (
     <>
       <h1>Users</h1>
       <OwnRights />
       <Sessions />
+      <Tokens />
       <Changes />
     </>
   );
@@ -58,7 +53,7 @@ function OwnRights() {
         keyOf={(ns) => ns}
         columns={[
           { title: 'Namespace', cell: (ns) => ns },
-          ...RIGHTS.map(([right, title]) => ({
+          ...RIGHT_NAMES.map(([right, title]) => ({
             title,
             cell: (ns: string) => <YesOrNo isYes={rights[ns]?.includes(right) === true} />,
           })),

@@ -2,7 +2,7 @@ import type { NewToken, TokenPlace, TokenRecord } from '../../access/api-tokens.
 import { checkRight } from '../../access/user.ts';
 import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { atMember, memberPath, parse, wrongMember } from '../../model/members.ts';
-import { STRICT } from '../../model/records.ts';
+import { IssuedToken, ListedToken, STRICT, TOKEN_RIGHTS_NOTE } from '../../model/records.ts';
 import { RIGHTS, type Right } from '../../model/rights.ts';
 import { quote } from '../../util/quote.ts';
 import { allowing, Moment, namedObject, orNull, refined, Type } from '../../util/schema.ts';
@@ -18,25 +18,7 @@ const EVERY_NAMESPACE = '*';
 const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)$/;
 
 const EXPIRY = 'null, or a time to come such as 2030-01-31T00:00:00Z';
-const RIGHTS_NOTE = 'By namespace, `*` for those that are not named; null: all rights of the owner.';
 
-const members = {
-  id: Type.String(),
-  name: Type.String(),
-  owner: Type.String({ description: 'The user who owns the token.' }),
-  rights: orNull(Type.Record(Type.Array(Type.Enum(RIGHTS))), { description: RIGHTS_NOTE }),
-  createdAt: Moment,
-  expiresAt: orNull(Moment, { description: 'Null: never.' }),
-  lastUsedAt: orNull(Moment, {
-    description: 'Last use on this node since its start; null: not used.',
-  }),
-};
-
-const Token = namedObject('Token', members);
-const CreatedToken = namedObject('CreatedToken', {
-  ...members,
-  token: Type.String({ description: 'For `Authorization: Bearer`. It is shown only once.' }),
-});
 const TokenRequest = namedObject(
   'TokenRequest',
   {
@@ -50,7 +32,7 @@ const TokenRequest = namedObject(
         orNull(
           Type.Record(allowing('a list of rights', Type.Array(Type.Enum(RIGHTS), { minItems: 1 })), {
             minProperties: 1,
-            description: RIGHTS_NOTE,
+            description: TOKEN_RIGHTS_NOTE,
           }),
         ),
       ),
@@ -71,7 +53,7 @@ export const tokenRoutes: readonly Route[] = [
     isAudited: true,
     body: 'json',
     request: TokenRequest,
-    responses: [json('The token, which is not shown again.', CreatedToken, { status: 201 })],
+    responses: [json('The token, which is not shown again.', IssuedToken, { status: 201 })],
     problems: [
       'forbidden',
       'namespace-not-found',
@@ -84,7 +66,8 @@ export const tokenRoutes: readonly Route[] = [
         checkNoToken(call);
         const { record, secret } = await call.front.parts.tokens.create(call.user, parseToken(call, payload));
         call.auditFields = { id: record.id };
-        call.sendText(201, JSON.stringify({ ...tokenRecord(record), token: secret }));
+        const issued: IssuedToken = { ...tokenRecord(record), token: secret };
+        call.sendText(201, JSON.stringify(issued));
       }),
   }),
   route({
@@ -93,7 +76,7 @@ export const tokenRoutes: readonly Route[] = [
     summary: 'List the API tokens of the user; as an administrator, those of all users',
     access: 'user',
     query: paging('Continues behind the token of this place, which is of the form `CREATED.ID`.'),
-    responses: [json('The oldest first.', Type.Array(Token), { headers: [NEXT_LINK] })],
+    responses: [json('The oldest first.', Type.Array(ListedToken), { headers: [NEXT_LINK] })],
     problems: ['forbidden', 'invalid-parameter'],
     handle(call, query) {
       checkNoToken(call);
@@ -181,7 +164,12 @@ function checkGrant({ user, front }: HttpCall, right: Right, namespace: string):
   checkRight(user, right, namespace);
 }
 
-function tokenRecord({ createdAt, expiresAt, lastUsedAt, ...token }: TokenRecord): object {
+function tokenRecord({ createdAt, expiresAt, lastUsedAt, ...token }: TokenRecord): ListedToken {
   const time = (at: number | null): string | null => (at === null ? null : isoTime(at));
-  return { ...token, createdAt: time(createdAt), expiresAt: time(expiresAt), lastUsedAt: time(lastUsedAt) };
+  return {
+    ...token,
+    createdAt: isoTime(createdAt),
+    expiresAt: time(expiresAt),
+    lastUsedAt: time(lastUsedAt),
+  };
 }
