@@ -76,6 +76,33 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByText('Why is it not delivered now?').waitFor();
   });
 
+  it('inserts into the named groups of a stream, and clones an element only for the group that is shown', async () => {
+    const page = await opened().page('#/q/events/named-groups');
+    const dialog = page.getByRole('dialog');
+    const insert = async (): Promise<void> => {
+      await dialog.getByRole('button', { name: 'Insert' }).click();
+      await dialog.waitFor({ state: 'detached' });
+    };
+    const elements = async (group: string): Promise<readonly { readonly id: string }[]> => {
+      const list = await opened().request('GET', `/q/events/named-groups/elements?group=${group}`);
+      return ((await list.json()) as { elements: { id: string }[] }).elements;
+    };
+    await page.getByRole('button', { name: 'Insert' }).click();
+    await dialog.getByLabel('Body').fill('"first"');
+    await dialog.getByLabel('Groups').fill('audit, billing');
+    await insert();
+    const [first] = await elements('audit');
+    await page.goto(`${opened().server.url}/console/#/q/events/named-groups/e/${first?.id}?group=audit`);
+    await page.getByRole('button', { name: 'Clone and edit …' }).click();
+    assert.equal(await dialog.getByLabel('Groups').inputValue(), 'audit');
+    await insert();
+    const counts = await Promise.all(['audit', 'billing', 'shipping'].map(elements));
+    assert.deepEqual(
+      counts.map(({ length }) => length),
+      [2, 1, 0],
+    );
+  });
+
   it('says where the mistake in the selector of a search is', async () => {
     await opened().insert('N', 'searched', '1');
     const page = await opened().page('#/q/N/searched?search=env => (');

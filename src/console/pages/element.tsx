@@ -190,6 +190,8 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
             text,
             contentType: element.whole.contentType ?? '',
             headers: headers.filter(([name]) => !OF_SERVICE.test(name)),
+            // Other groups have the original.
+            groups: group ?? '',
           }}
           onClose={() => (isCloning.value = false)}
         />

@@ -3,7 +3,10 @@ import { useRef } from 'preact/hooks';
 import { ApiError, call, path } from '../api.ts';
 import { named } from '../format.ts';
 import { toByteString } from '../remote/header-text.ts';
-import type { QueueNamed } from '../remote/live.ts';
+import { keyOf, type QueueNamed } from '../remote/live.ts';
+import { queueStatus } from '../remote/queues.ts';
+import { useResource } from '../remote/resource.ts';
+import { may } from '../session.ts';
 import { Dialog } from './dialog.tsx';
 import { Failure } from './states.tsx';
 import { say } from './toasts.tsx';
@@ -13,9 +16,11 @@ export interface ElementDraft {
   readonly text: string;
   readonly contentType: string;
   readonly headers: readonly (readonly [string, string])[];
+  /** On a stream: the groups that may consume it, separated by commas; empty: the default groups. */
+  readonly groups: string;
 }
 
-const EMPTY: ElementDraft = { text: '', contentType: 'application/json', headers: [] };
+const EMPTY: ElementDraft = { text: '', contentType: 'application/json', headers: [], groups: '' };
 const TYPES = [
   'application/json',
   'text/plain',
@@ -26,7 +31,7 @@ const TYPES = [
 
 /** Inserts a new element, or an edited copy of an existing one. */
 export function InsertDialog({
-  into: { ns, queue },
+  into,
   draft = EMPTY,
   onClose,
 }: {
@@ -34,6 +39,12 @@ export function InsertDialog({
   readonly draft?: ElementDraft;
   readonly onClose: (hasInserted: boolean) => void;
 }) {
+  const { ns, queue } = into;
+  const mayRead = may('read', ns);
+  const status = useResource(keyOf(into), (signal) =>
+    mayRead ? queueStatus(into, signal) : Promise.resolve(null),
+  );
+  const known = status.value?.groups;
   const error = useSignal<unknown>(null);
   const isBusy = useSignal(false);
   const attempt = useRef({ content: '', key: '' });
@@ -50,10 +61,10 @@ export function InsertDialog({
     error.value = null;
     try {
       const headers = readHeaders(field('headers'));
-      const content = ['text', 'contentType', 'headers', 'delay'].map(field);
+      const content = ['text', 'contentType', 'headers', 'delay', 'groups'].map(field);
       await call(path('q', ns, queue), {
         method: 'PUT',
-        query: { delay: field('delay') },
+        query: { delay: field('delay'), groups: field('groups') },
         headers: {
           ...headers,
           'content-type': field('contentType') || 'application/octet-stream',
@@ -91,8 +102,26 @@ export function InsertDialog({
           </label>
           <label class="field">
             <span>Delay in seconds</span>
-            <input name="delay" type="number" min={0} step={1} placeholder="0" />
+            <input name="delay" type="number" min={0} step="any" placeholder="0" />
           </label>
+          {(known !== undefined || draft.groups !== '') && (
+            <label class="field">
+              <span>Groups</span>
+              <input
+                name="groups"
+                list="groups"
+                defaultValue={draft.groups}
+                placeholder="those of the namespace"
+                title="Separated by commas"
+                autocomplete="off"
+              />
+              <datalist id="groups">
+                {Object.keys(known ?? {}).map((group) => (
+                  <option key={group} value={group} />
+                ))}
+              </datalist>
+            </label>
+          )}
         </div>
         <label class="field">
           <span>Headers</span>
