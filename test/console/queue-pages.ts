@@ -370,6 +370,14 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByText('It is not among the first').waitFor();
   });
 
+  it('searches less often for a redriven element if the server examines many others for it', async () => {
+    const page = await opened().page('#/users');
+    const json = { elements: [], next: null, looked: 3_000, failed: 0, error: null };
+    await page.route('**/elements?*', (route) => route.fulfill({ json }));
+    await page.goto(`${opened().server.url}/console/#/q/jobs/orders/watch/none?dead=__deadletter__`);
+    await page.getByText('checked every 30 s').waitFor();
+  });
+
   it('says which groups of a stream an element still waits for after one has finished it', async () => {
     const put = await opened().request('PUT', '/q/events/signups', { body: '1' });
     const { id } = (await put.json()) as { id: string };

@@ -9,7 +9,11 @@ import { Crumbs } from '../ui/crumbs.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
-const LOOK_EVERY_MS = 2_000;
+/** How often the element is searched, in seconds. */
+const LOOK_EVERY_S = 2;
+/** The same, if a search examines more than {@link MANY} elements: 50,000 take the server seconds. */
+const RARELY_S = 30;
+const MANY = 2_000;
 
 interface WatchedMoment {
   readonly at: number;
@@ -33,11 +37,14 @@ export function WatchedElement({
   const dead = address.value.query.get('dead') ?? '';
   const left = address.value.query.get('left');
   const redriven: RedrivenElement = { firstId, source, deadLetters: { ns, queue: dead } };
-  const found = useResource(firstId, (signal) => locate(redriven, signal), LOOK_EVERY_MS);
+  const seconds = useSignal(LOOK_EVERY_S);
+  const found = useResource(firstId, (signal) => locate(redriven, signal), seconds.value * 1000);
   const seen = useSignal<readonly WatchedMoment[]>([]);
   useEffect(() => {
     if (found.value === null) return;
-    const moment = momentOf(found.value, redriven, left);
+    const { location, examined } = found.value;
+    seconds.value = examined > MANY ? RARELY_S : LOOK_EVERY_S;
+    const moment = momentOf(location, redriven, left);
     if (seen.peek().at(-1)?.text === moment.text) return;
     seen.value = [...seen.peek(), moment];
   }, [found.value]);
@@ -53,7 +60,7 @@ export function WatchedElement({
       <section class="card" aria-label="What happened to it">
         <header>
           <h2 class="grow">What happened to it</h2>
-          <span class="muted">checked every 2 s while refreshing is on</span>
+          <span class="muted">checked every {seconds.value} s while refreshing is on</span>
         </header>
         {seen.value.length === 0 && found.isLoading && <Loading what="Looking for it" />}
         <ol class="timeline body" aria-live="polite">

@@ -24,6 +24,12 @@ export type ElementLocation =
   | { readonly kind: 'behind'; readonly looked: number }
   | { readonly kind: 'gone' };
 
+/** The result of a search, and how many elements the server examined for it. */
+export interface LocatedElement {
+  readonly location: ElementLocation;
+  readonly examined: number;
+}
+
 /** The header with the first id of an element. */
 const ORIGIN = 'x-ks-origin-id';
 
@@ -33,20 +39,24 @@ export function firstIdOf(id: string, headers: readonly (readonly [string, strin
 }
 
 /** Searches the source first, then the dead-letter queue, to find an element that moves in between. */
-export async function locate(redriven: RedrivenElement, signal: AbortSignal): Promise<ElementLocation> {
+export async function locate(redriven: RedrivenElement, signal: AbortSignal): Promise<LocatedElement> {
   const { source, deadLetters, firstId } = redriven;
   const { groups, areAll } = await groupsOf(source, signal);
   let looked = 0;
+  let examined = 0;
   let isWhole = areAll;
   for (const group of groups) {
     const found = await search(source, group, firstId, signal);
-    if (found.element !== null) return { kind: 'source', element: found.element, group };
+    examined += found.looked;
+    const { element } = found;
+    if (element !== null) return { location: { kind: 'source', element, group }, examined };
     looked = Math.max(looked, found.looked);
     isWhole &&= found.isWhole;
   }
-  const dead = await search(deadLetters, null, firstId, signal);
-  if (dead.element !== null) return { kind: 'dead letter', element: dead.element, group: null };
-  return isWhole ? { kind: 'gone' } : { kind: 'behind', looked };
+  const { element, looked: dead } = await search(deadLetters, null, firstId, signal);
+  examined += dead;
+  if (element !== null) return { location: { kind: 'dead letter', element, group: null }, examined };
+  return { location: isWhole ? { kind: 'gone' } : { kind: 'behind', looked }, examined };
 }
 
 interface SearchResult {
