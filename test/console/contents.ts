@@ -78,6 +78,7 @@ export function contents(opened: () => OpenedConsole): void {
       ['application/json', '{"said":"\\"go\\" to Zürich"}'],
       ['application/x-www-form-urlencoded', 'city=Zürich&said="go"'],
       ['application/json', '{"said":"nothing"}'],
+      ['application/json', '{"env":"staging"}'],
     ] as const;
     for (const [type, body] of bodies) await opened().insert('N', 'said', body, { 'content-type': type });
     const page = await opened().page('#/q/N/said');
@@ -90,6 +91,9 @@ export function contents(opened: () => OpenedConsole): void {
       ['{ "said" : "nothing"', 1],
       // Byte values are not searched either; without the quotes it would match ids.
       ['"0"', 0],
+      // Without a use of `env` it is text.
+      ['"env": "staging"', 1],
+      ['env => env.msg.payload.env === "prod"', 0],
     ] as const) {
       await page.getByLabel('Search elements').fill(text);
       await page.getByRole('button', { name: 'Search', exact: true }).click();

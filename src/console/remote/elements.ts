@@ -22,6 +22,9 @@ export function havingHeader(name: string, value: string | null): string {
 /** How much of a binary body is searched: more would exceed the limits of a selector. */
 const SEARCHED_BYTES = 1_048_576;
 
+/** The use of a variable `env`, as in `env.msg` and `env => …`. Text such as `"env":"prod"` or `env=prod` has none. */
+const USE_OF_ENV = /\benv\s*(?:\.|\?\.|\[|=>|\))/;
+
 /** Removes white space between the tokens of JSON, as `JSON.stringify` does in the selector. */
 function compactJson(text: string): string {
   return text.replace(
@@ -31,14 +34,14 @@ function compactJson(text: string): string {
 }
 
 /**
- * Converts a search to a selector. Input that mentions `env` is a selector; other input is searched for in the id, the
+ * Converts a search to a selector. Input that uses `env` is a selector; other input is searched for in the id, the
  * headers and the body. A selector receives a binary body as bytes, which are compared with the UTF-8 bytes of the
  * input because the sandbox has no decoder.
  */
 export function selectorOf(search: string, hidesBodies: boolean): string | null {
   const text = search.trim();
   if (text === '') return null;
-  if (/\benv\b/.test(text)) return text;
+  if (USE_OF_ENV.test(text)) return text;
   const plain = text.toLowerCase();
   const head = `env => { const has = (t, q) => t.toLowerCase().includes(q), q = ${JSON.stringify(plain)};
 if ([env.msg.id, ...Object.entries(env.msg.hdrs).flat()].some((t) => has(t, q))) return true;`;
