@@ -31,6 +31,7 @@ export default defineConfig({
         '/consumers',
         '/sessions',
         '/audit',
+        '/tokens',
         '/engines',
         '/nodes',
         '/readyz',
