@@ -230,6 +230,9 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.goto(`${opened().server.url}/console/#/q/N/crowded/consumers`);
     await page.getByText('the first 200 of 201 consumers').waitFor();
     assert.equal(await rows.count(), 200);
+    await page.getByRole('link', { name: 'All clients of this queue' }).click();
+    await page.getByText(/^the first 200 of 20\d consumers$/).waitFor();
+    assert.equal(await page.getByLabel('Filter clients').inputValue(), 'N crowded');
     // Loops of exchanges wait as well, so that one of these may come after the first cancel.
     await until(async () => {
       for (const queue of ['crowded', 'after-all'])

@@ -1,6 +1,7 @@
 import { keyOf, type QueueNamed } from '../remote/live.ts';
 import { cancelConsumer, queueConsumers } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
+import { href, queueHref } from '../route.ts';
 import { may } from '../session.ts';
 import { Length } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
@@ -37,13 +38,16 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
       <header>
         <h2 class="grow">Waiting now</h2>
         <Length of={{ total: waiting.value.length }} shown={listed.length} one="consumer" />
+        <a href={href(['clients'], { filter: `${ns} ${of.queue}` })}>All clients of this queue</a>
       </header>
       <PlainTable
         label="Waiting now"
         rows={listed}
         empty={
           <Empty title="No consumer is waiting" icon="clients">
-            A consumer appears here while its get, reserve or subscription waits for an element.
+            A consumer appears here while its get, reserve or subscription waits for an element. One that
+            works on an element holds it: see the{' '}
+            <a href={queueHref(ns, of.queue, { state: 'reserved' })}>reserved</a> elements.
           </Empty>
         }
         keyOf={({ tid }) => tid}
