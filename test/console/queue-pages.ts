@@ -76,6 +76,24 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByText('Why is it not delivered now?').waitFor();
   });
 
+  it('counts only those new elements of a stream that the listed group gets', async () => {
+    await opened().request('PUT', '/q/events/group-news?groups=audit', { body: '1' });
+    const page = await opened().page('#/q/events/group-news', { isAlone: true });
+    await page.clock.install();
+    await page.reload();
+    await page.getByText('The only match').waitFor();
+    await opened().request('POST', '/q/events/group-news/elements', {
+      headers: { 'content-type': 'application/x-ndjson' },
+      body: '{"text":"2","groups":["billing"]}\n{"text":"3","groups":["audit","billing"]}\n',
+    });
+    const news = page.getByRole('button', { name: /new: show$/ });
+    // If the page was still reading, it reads again after as long, without help.
+    await page.clock.fastForward(10_000);
+    assert.equal(await news.innerText(), '1 new: show');
+    await news.click();
+    await page.getByText('All 2 that match').waitFor();
+  });
+
   it('inserts into the named groups of a stream, and clones an element only for the group that is shown', async () => {
     const page = await opened().page('#/q/events/named-groups');
     const dialog = page.getByRole('dialog');

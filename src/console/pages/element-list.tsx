@@ -57,7 +57,7 @@ interface LoadedList {
   readonly after: string | null;
   readonly isLoading: boolean;
   readonly selectorError: string | null;
-  /** The queue's insert counter just before the list was loaded; null if the user may not read it. */
+  /** The result of `putsIn` just before the list was loaded; null if the user may not read it. */
   readonly inserted: number | null;
   /** In a stream, the group of the listed deliveries; null: the server chose it. */
   readonly group: string | null;
@@ -116,9 +116,9 @@ export function ElementList({
       // Read the counter from the server, because the stream may lag behind the list, and before the list, so that no
       // later insert is missed.
       const fresh = after === null && may('read', ns) ? await queueStatus(of, abort.signal) : null;
-      const inserted = fresh?.stats.put ?? before.inserted;
       // The server's default group need not have any element here.
       const listed = filter.group ?? Object.keys(fresh?.groups ?? {})[0] ?? before.group;
+      const inserted = fresh === null ? before.inserted : putsIn(fresh.stats, listed);
       const page = await listElements(
         of,
         { ...filter, group: listed },
@@ -169,7 +169,8 @@ export function ElementList({
   const { elements, isLoading, error, next, looked, selectorError, inserted } = list.value;
   // The stream of events counts only elements, not the deliveries of a group.
   const sizes = group === null ? picture.value : (status?.groups?.[group] ?? null);
-  const news = inserted === null ? 0 : Math.max(0, (picture.value?.stats.put ?? 0) - inserted);
+  const stats = group === null ? picture.value?.stats : status?.stats;
+  const news = inserted === null || stats === undefined ? 0 : Math.max(0, putsIn(stats, group) - inserted);
 
   if (!mayBrowse) {
     return <NeedsRight title="You may not browse elements here" right="browse" ns={ns} />;
@@ -260,6 +261,11 @@ export function ElementList({
       )}
     </section>
   );
+}
+
+/** How many elements were inserted into a queue, in a stream into one of its groups. */
+function putsIn({ put, groups = {} }: QueueRecord['stats'], group: string | null): number {
+  return group === null ? put : (groups[group]?.put ?? 0);
 }
 
 /** Removes elements that are listed already: one that was rolled back between two pages is returned again. */
