@@ -75,7 +75,7 @@ export function Queues() {
       {found.error !== null && <Failure error={found.error} retry={found.reload} />}
       {latest !== null && latest.unavailable.length > 0 && (
         <Failure
-          error={`Queues of ${latest.unavailable.join(', ')} are not listed: the engine is unavailable.`}
+          error={`Queues of ${latest.unavailable.join(', ')} are missing, or shown as they were last read: the engine is unavailable.`}
         />
       )}
       <section class="card">
