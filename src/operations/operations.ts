@@ -68,6 +68,7 @@ interface OperationFilter {
 const MAX_RUNNING = 16;
 /** How long ended operations are kept, and how many of them per store. */
 const KEPT_MS = 7 * 24 * 3_600_000;
+/** Dry runs that are kept, and others. */
 const MAX_KEPT = 100;
 /** Interval between searches for operations that no node runs, ± half. */
 const TAKEOVER_INTERVAL_MS = 2_000;
@@ -534,18 +535,23 @@ export class BulkOperations implements Service {
     await this.#deleteOld(definitions).catch(() => {});
   }
 
-  /** Deletes operations that ended long ago, or before many others. */
+  /**
+   * Deletes operations that ended long ago, or before many others. Dry runs are counted apart: each confirmation in the
+   * console starts one.
+   */
   async #deleteOld(definitions: Definitions): Promise<void> {
-    const ended = this.#operationsOf(definitions).flatMap(({ id, operation: { end } }) => {
-      return end === null ? [] : [{ id, at: end.at }];
+    const ended = this.#operationsOf(definitions).flatMap(({ id, operation: { request, end } }) => {
+      return end === null ? [] : [{ id, at: end.at, isDryRun: request.dryRun }];
     });
     ended.sort((a, b) => b.at - a.at);
     const oldest = this.#options.clock.now() - KEPT_MS;
-    for (const [i, { id, at }] of ended.entries()) {
-      if (i < MAX_KEPT && at >= oldest) continue;
-      await definitions.delete('operation', id, 'any');
-      await definitions.delete('operation-progress', id, 'any');
-      this.#caches.of(definitions).note(id, null);
+    for (const some of Map.groupBy(ended, ({ isDryRun }) => isDryRun).values()) {
+      for (const [i, { id, at }] of some.entries()) {
+        if (i < MAX_KEPT && at >= oldest) continue;
+        await definitions.delete('operation', id, 'any');
+        await definitions.delete('operation-progress', id, 'any');
+        this.#caches.of(definitions).note(id, null);
+      }
     }
   }
 

@@ -118,8 +118,8 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations',
     edits: edit(
       'operations/operations.ts',
-      '      if (i < MAX_KEPT && at >= oldest) continue;',
-      '      if (at !== Number.NEGATIVE_INFINITY) continue;',
+      '        if (i < MAX_KEPT && at >= oldest) continue;',
+      '        if (at !== Number.NEGATIVE_INFINITY) continue;',
     ),
   },
   {

@@ -400,7 +400,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
 }
 
 describe('Bulk operations that have ended', () => {
-  it('are listed for a week, at most the last 100 of them', async () => {
+  it('are listed for a week, at most the last 100 of them and the last 100 dry runs', async () => {
     const sandbox = sharedSandbox();
     const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
     const start = (seed: number): Promise<OperationNode> =>
@@ -408,10 +408,10 @@ describe('Bulk operations that have ended', () => {
     const count = { action: 'count', source: { ns: 'N', queue: 'q' } };
     let starts = 0;
     /** Runs this many operations on a node that then stops; returns their ids, the last one first. */
-    const run = async (operations: number): Promise<string[]> => {
+    const run = async (operations: number, more = {}): Promise<string[]> => {
       const node = await start(++starts);
       const ids: string[] = [];
-      for (let i = 0; i < operations; i += 1) ids.unshift((await node.run(count, opened)).id);
+      for (let i = 0; i < operations; i += 1) ids.unshift((await node.run({ ...count, ...more }, opened)).id);
       await node.stop();
       return ids;
     };
@@ -429,7 +429,10 @@ describe('Bulk operations that have ended', () => {
       await opened.passTime(2_000);
       const third = await run(1);
       assert.deepEqual(await kept(), [...third, ...second]);
-      assert.deepEqual(await run(101).then((ids) => ids.slice(0, 100)), await kept());
+      const last = (await run(101)).slice(0, 100);
+      assert.deepEqual(await kept(), last);
+      const dry = (await run(101, { action: 'delete', dryRun: true })).slice(0, 100);
+      assert.deepEqual(await kept(), [...dry, ...last]);
       assert.deepEqual(await opened.engine.definitions.list('operation-progress'), []);
     } finally {
       await sandbox.stop();
