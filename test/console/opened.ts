@@ -23,6 +23,9 @@ export const MASKED = { user: 'masked', password: 'looking' };
 /** May only write `jobs`. */
 export const WRITER = { user: 'writer', password: 'writing' };
 
+/** May read and manage `N`, and write `jobs`. */
+export const MOVER = { user: 'mover', password: 'moving' };
+
 type Namespaces = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 
 const NAMESPACES: Namespaces = {
@@ -38,7 +41,13 @@ export function configOf(namespaces: Namespaces): Record<string, unknown> {
   const masked = { password: MASKED.password, rights: { N: ['browse', 'manage'] }, maskBodies: true };
   const admin = { password: ADMIN.password };
   const writing = { password: WRITER.password, rights: { jobs: ['write'] } };
-  const others = { [READER.user]: reading, [MASKED.user]: masked, [WRITER.user]: writing };
+  const moving = { password: MOVER.password, rights: { N: ['read', 'manage'], jobs: ['write'] } };
+  const others = {
+    [READER.user]: reading,
+    [MASKED.user]: masked,
+    [WRITER.user]: writing,
+    [MOVER.user]: moving,
+  };
   const users = { [ADMIN.user]: admin, ...('jobs' in namespaces && others) };
   return { http: { users }, namespaces };
 }

@@ -5,7 +5,7 @@ import { type IncomingMessage, request } from 'node:http';
 import { it } from 'node:test';
 import type { Locator, Page } from 'playwright-core';
 import { until } from '../support/until.ts';
-import { ADMIN, MASKED, type OpenedConsole, READER } from './opened.ts';
+import { ADMIN, MASKED, MOVER, type OpenedConsole, READER } from './opened.ts';
 
 /** Inserts with a path that is sent unchanged: `fetch` would remove its dot segments. */
 async function insertRaw(url: string, path: string, body: string): Promise<void> {
@@ -520,6 +520,29 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.goto(`${opened().server.url}/console/#/q/N/unread`);
     await page.getByRole('button', { name: 'Pause', exact: true }).click();
     await page.getByRole('button', { name: 'Resume' }).waitFor();
+  });
+
+  it('moves elements to a namespace in which the user may write, although not in their own', async () => {
+    await opened().insert('N', 'movable', '1');
+    const page = await opened().page('#/q/N/movable', { who: MOVER });
+    await page.getByRole('button', { name: 'Move …' }).click();
+    await page.getByLabel('To queue').fill('moved-here');
+    await page
+      .getByRole('button', { name: 'Move 1 element of movable to moved-here', disabled: false })
+      .click();
+    await page.getByText('1 element of movable moved to moved-here of jobs').waitFor();
+    assert.equal(await opened().size('jobs', 'moved-here'), 1);
+    await opened().request('DELETE', '/q/jobs/moved-here?force=1');
+    // Elements may leave a namespace only for users who may read it.
+    await page.route('**/console/session', async (route) => {
+      const response = await route.fetch();
+      const rights = { N: ['browse', 'manage'], jobs: ['write'] };
+      await route.fulfill({ response, json: { ...((await response.json()) as object), rights } });
+    });
+    await opened().insert('N', 'movable', '2');
+    await page.reload();
+    await page.getByRole('button', { name: 'Delay …' }).waitFor();
+    assert.equal(await page.getByRole('button', { name: 'Move …' }).count(), 0);
   });
 
   it('starts an action once, however often its button is pressed, and names the target queue', async () => {

@@ -10,7 +10,7 @@ import { ACTION_NAMES, type BulkAction } from '../remote/operations.ts';
 import { queueStatus } from '../remote/queues.ts';
 import { useReconnect } from '../remote/resource.ts';
 import { address, go, href, setQuery } from '../route.ts';
-import { may, mayAnywhere, session } from '../session.ts';
+import { may, session, targetNamespaces } from '../session.ts';
 import { Icon, type IconName } from '../ui/icon.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
 import { Badge, Empty, Failure, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
@@ -396,13 +396,13 @@ function ActionBar({
       </p>
     );
   }
-  const mayWrite = mayAnywhere('write');
+  const mayMove = targetNamespaces(ns).length > 0;
   const allowed: readonly BulkAction[] =
     state === 'reserved'
       ? ['release']
       : [
           ...(isDeadLetters && may('write', ns) ? ['redrive' as const] : []),
-          ...(mayWrite ? (['move', 'copy'] as const) : []),
+          ...(mayMove ? (['move', 'copy'] as const) : []),
           'delay',
           ...(state === null ? ['release' as const] : []),
           'delete',

@@ -17,7 +17,7 @@ import { queueConsumers } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { firstIdOf } from '../remote/watched.ts';
 import { elementHref, go, href, queueHref } from '../route.ts';
-import { may, mayAnywhere, session } from '../session.ts';
+import { may, session, targetNamespaces } from '../session.ts';
 import { BodyView, decode } from '../ui/body-view.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -114,7 +114,7 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
               )}
               {may('manage', ns) && (
                 <Menu title="More actions" label={<Icon name="more" />} className="square">
-                  {actionsOf(state).map(([name, text]) => (
+                  {actionsOf(ns, state).map(([name, text]) => (
                     <button
                       key={name}
                       type="button"
@@ -251,11 +251,11 @@ function wholeText({ body, isCut, isUnreadable }: WholeElement): string | null {
   return hasUniformLineEnds(text) ? text : null;
 }
 
-function actionsOf(state: string | null): readonly (readonly [BulkAction, string])[] {
+function actionsOf(ns: string, state: string | null): readonly (readonly [BulkAction, string])[] {
   if (state === 'reserved') return [['release', 'Release …']];
   return [
     ['delay', state === 'scheduled' ? 'Make ready, or delay …' : 'Delay …'],
-    ...(mayAnywhere('write')
+    ...(targetNamespaces(ns).length > 0
       ? ([
           ['move', 'Move …'],
           ['copy', 'Copy …'],

@@ -16,7 +16,7 @@ import {
   watchOperation,
 } from '../remote/operations.ts';
 import { href } from '../route.ts';
-import { may, namespaces } from '../session.ts';
+import { may, targetNamespaces } from '../session.ts';
 import { now } from '../timers.ts';
 import { Dialog } from './dialog.tsx';
 import { Badge, Failure, Loading, Meter } from './states.tsx';
@@ -112,8 +112,8 @@ export function OperationDialog({
     const { signal } = counting.current;
     error.value = null;
     preview.value = null;
-    // Count with a placeholder target: it does not affect which elements match.
-    const to = { ns: source.ns, queue: source.queue === 'preview' ? 'preview-2' : 'preview' };
+    // Count with a placeholder target, which does not affect what matches; the user may write in its namespace.
+    const to = { ns: target.peek().ns, queue: source.queue === 'preview' ? 'preview-2' : 'preview' };
     try {
       const counted = { ...request.peek(), ...(needsTarget && { to }) };
       await countMatching(counted, showIn(preview), signal);
@@ -174,6 +174,7 @@ export function OperationDialog({
           <p>{EFFECTS[action]}</p>
           {needsTarget && (
             <Target
+              namespaces={targetNamespaces(source.ns)}
               target={target.value}
               onChange={(next) => {
                 target.value = next;
@@ -280,16 +281,12 @@ function Preview({ operation }: { readonly operation: OperationRecord | null }) 
   );
 }
 
-/** The namespaces that elements may be moved to, the present one first. */
-function targetNamespaces(own: string): readonly string[] {
-  const all = namespaces().filter((ns) => may('write', ns));
-  return all.includes(own) ? [own, ...all.filter((ns) => ns !== own)] : all;
-}
-
 function Target({
+  namespaces,
   target,
   onChange,
 }: {
+  readonly namespaces: readonly string[];
   readonly target: QueueNamed;
   readonly onChange: (target: QueueNamed) => void;
 }) {
@@ -307,7 +304,7 @@ function Target({
           value={target.ns}
           onChange={(event) => onChange({ ...target, ns: event.currentTarget.value })}
         >
-          {targetNamespaces(target.ns).map((ns) => (
+          {namespaces.map((ns) => (
             <option key={ns} value={ns}>
               {ns}
             </option>
