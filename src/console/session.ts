@@ -132,7 +132,7 @@ export function namespaces(): readonly string[] {
   return Object.keys(session.value?.rights ?? {}).sort();
 }
 
-/** The namespaces to which the user may move or copy elements of a namespace, the own one first. */
+/** The namespaces to which the user may move, copy or forward elements of a namespace, the own one first. */
 export function targetNamespaces(own: string): readonly string[] {
   const others = namespaces().filter((ns) => ns !== own && may('write', ns) && may('read', own));
   return may('write', own) ? [own, ...others] : others;

@@ -118,6 +118,19 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await page.getByRole('alert').getByText('It was changed or deleted after this page read it.').waitFor();
   });
 
+  it('offers a new destination in a namespace in which the user may write', async () => {
+    const page = await opened().page('#/users');
+    await page.route('**/console/session', async (route) => {
+      const response = await route.fetch();
+      const rights = { N: ['exchange'], events: ['read', 'exchange'], jobs: ['write'] };
+      await route.fulfill({ response, json: { ...((await response.json()) as object), rights } });
+    });
+    await page.goto(`${opened().server.url}/console/#/x-new`);
+    await page.reload();
+    assert.equal(await page.getByLabel('From namespace').inputValue(), 'events');
+    assert.equal(await page.getByLabel('To namespace').inputValue(), 'jobs');
+  });
+
   it('shows in the graph how many elements a queue has, and whether it is paused', async () => {
     await declare('counted', 'counted-in', [{ queue: 'counted-out' }]);
     await opened().request('POST', '/q/N/counted-in/pause');

@@ -12,7 +12,7 @@ import {
 } from '../remote/dry-runs.ts';
 import { saveExchange } from '../remote/exchanges.ts';
 import { go, href } from '../route.ts';
-import { may, namespaces } from '../session.ts';
+import { may, namespaces, targetNamespaces } from '../session.ts';
 import { after } from '../timers.ts';
 import { Icon } from '../ui/icon.tsx';
 import { SelectorField } from '../ui/selector-field.tsx';
@@ -28,7 +28,8 @@ const TYPING_PAUSE_MS = 500;
 
 /** Creates an exchange: `/x-new` */
 export function NewExchange(_: PageProps) {
-  const ns = namespaces().find((name) => may('exchange', name));
+  const allowed = namespaces().filter((name) => may('exchange', name));
+  const ns = allowed.find((name) => may('read', name)) ?? allowed[0];
   if (ns === undefined) return <NeedsRight title="You may not create exchanges" right="exchange" />;
   return (
     <>
@@ -37,11 +38,16 @@ export function NewExchange(_: PageProps) {
       </div>
       <ExchangeEditor
         id=""
-        declared={{ src: { ns, queue: '' }, dst: [{ ns, queue: '' }], consumer: { reserve: true } }}
+        declared={{ src: { ns, queue: '' }, dst: [destinationFrom(ns)], consumer: { reserve: true } }}
         version={null}
       />
     </>
   );
+}
+
+/** A new destination, in a namespace in which the user may write. */
+function destinationFrom(source: string): ExchangeDeclaration['dst'][number] {
+  return { ns: targetNamespaces(source)[0] ?? source, queue: '' };
 }
 
 /** Edits a declaration, tests it with elements of the source, and stores it. */
@@ -208,7 +214,7 @@ export function ExchangeEditor({
         <button
           type="button"
           onClick={() => {
-            edited.value = { ...edited.value, dst: [...dst, { ns: src.ns, queue: '' }] };
+            edited.value = { ...edited.value, dst: [...dst, destinationFrom(src.ns)] };
           }}
         >
           <Icon name="plus" /> Destination
