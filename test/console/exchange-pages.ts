@@ -92,6 +92,26 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await page.getByText(`in-file is deleted. Note: ${note}.`).waitFor();
   });
 
+  it('says how selectors saw an element that no destination accepted, and what they wrote in a dry run', async () => {
+    const selector =
+      'env => { console.log("amount", env.msg.payload.amount); return env.msg.payload.amount > 100 }';
+    await declare('unseen', 'unseen-in', [{ queue: 'unseen-out', selector }]);
+    const form = { 'content-type': 'application/x-www-form-urlencoded' };
+    await opened().insert('N', 'unseen-in', '{"amount":500}', form);
+    const page = await opened().page('#/x/unseen');
+    await page.getByText('saw its payload as bytes (application/x-www-form-urlencoded)').waitFor();
+    await opened().request('POST', '/x/unseen/stop');
+    await opened().insert('N', 'unseen-in', '{"amount":500}');
+    await page.goto(`${opened().server.url}/console/#/x/unseen/edit`);
+    await page.getByRole('button', { name: 'Dry run' }).click();
+    const row = page.getByLabel('Dry run', { exact: true }).locator('tr');
+    await row.getByText('seen as JSON (application/json)').waitFor();
+    await row.getByText('amount 500').waitFor();
+    await opened().request('DELETE', '/x/unseen');
+    for (const queue of ['unseen-in', '__no_route__'])
+      await opened().request('DELETE', `/q/N/${queue}?force=1`);
+  });
+
   it('says at which line a selector threw in a dry run, once', async () => {
     await declare('throwing', 'thrown', [{ queue: 'thrown-to', selector: 'env => env.missing.member' }]);
     await opened().request('POST', '/x/throwing/stop');

@@ -1,5 +1,19 @@
 import type { TriedElement } from '../remote/dry-runs.ts';
+import { seenPayload } from '../remote/exchanges.ts';
 import { Badge } from '../ui/states.tsx';
+
+/** What a selector wrote with `console.log`. */
+function LogLines({ lines }: { readonly lines: readonly string[] }) {
+  return (
+    <>
+      {lines.map((line, i) => (
+        <div key={i} class="mono muted selector">
+          <bdi>{line}</bdi>
+        </div>
+      ))}
+    </>
+  );
+}
 
 /** The results of a dry run with elements of the source. */
 export function DryRunTable({ rows }: { readonly rows: readonly TriedElement[] }) {
@@ -13,20 +27,25 @@ export function DryRunTable({ rows }: { readonly rows: readonly TriedElement[] }
       ) : (
         <table class="plain">
           <tbody>
-            {rows.map(({ id, result: { dst, strays_to, overrun } }) => (
+            {rows.map(({ id, result: { saw, dst, strays_to, overrun, logs } }) => (
               <tr key={id}>
-                <td class="mono">{id}</td>
                 <td>
-                  {dst.map(({ q, accepted, error }, i) => (
+                  <span class="mono">{id}</span>
+                  <div class="muted">seen as {seenPayload(saw)}</div>
+                </td>
+                <td>
+                  {dst.map(({ q, accepted, error, logs: ofSelector }, i) => (
                     <div key={i}>
                       <Badge level={error !== null ? 'bad' : accepted ? 'good' : 'plain'}>
                         {accepted ? 'goes to' : 'not to'}
                       </Badge>{' '}
                       {q} {error !== null && <span class="operation-error">{error}</span>}
+                      <LogLines lines={ofSelector} />
                     </div>
                   ))}
                   {strays_to !== null && <div class="muted">no destination accepts it: to {strays_to}</div>}
                   {overrun !== null && <div class="operation-error">{overrun}</div>}
+                  <LogLines lines={logs} />
                 </td>
               </tr>
             ))}

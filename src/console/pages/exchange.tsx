@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals';
 import type { ExchangeDeclaration, ExchangeRecord } from '../../model/records.ts';
 import { count, named, several } from '../format.ts';
-import { changeExchange, exchangeDetails } from '../remote/exchanges.ts';
+import { changeExchange, exchangeDetails, seenPayload } from '../remote/exchanges.ts';
 import { useResource } from '../remote/resource.ts';
 import { go, href } from '../route.ts';
 import { may } from '../session.ts';
@@ -53,6 +53,7 @@ export function Exchange({ rest }: PageProps) {
         <>
           {record.lastError !== null && <Failure error={record.lastError} />}
           <Destinations record={record} />
+          <LastWithoutRoute record={record} />
           <ExchangeErrors record={record} />
         </>
       )}
@@ -181,6 +182,24 @@ function Destinations({
           { title: 'Failed', isNumber: true, cell: (_, at) => count(stats.dst[at]?.failed ?? 0) },
         ]}
       />
+    </section>
+  );
+}
+
+/** The last element that no destination accepted: its content type may hide its payload from selectors. */
+function LastWithoutRoute({ record: { src, saw } }: { readonly record: ExchangeRecord }) {
+  const { last_no_route: last } = saw;
+  if (last === null) return null;
+  return (
+    <section class="card">
+      <header>
+        <h2 class="grow">Without a route</h2>
+        <QueueLink ns={src.ns} queue="__no_route__" />
+      </header>
+      <p class="body">
+        No destination accepted the element <span class="mono">{last.id}</span>, <When at={last.at} />. Its
+        selectors saw its payload as {seenPayload(last)}.
+      </p>
     </section>
   );
 }

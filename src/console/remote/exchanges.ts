@@ -1,8 +1,19 @@
-import type { ExchangeDeclaration, ExchangeRecord } from '../../model/records.ts';
+import type { ExchangeDeclaration, ExchangeRecord, ExchangeTrial } from '../../model/records.ts';
 import { call, get, path } from '../api.ts';
 
 export function exchangeDetails(id: string, signal: AbortSignal): Promise<ExchangeRecord> {
   return get<ExchangeRecord>(path('x', id), { signal });
+}
+
+const PAYLOADS = { json: 'JSON', text: 'text', bytes: 'bytes' } as const;
+
+/** What selectors see as the payload of an element, and why: `bytes (application/json, gzip)`. */
+export function seenPayload({ payload, content_type, content_encoding }: ExchangeTrial['saw']): string {
+  const reasons = [
+    content_type || 'no content type',
+    ...(content_encoding === null ? [] : [content_encoding]),
+  ];
+  return `${PAYLOADS[payload]} (${reasons.join(', ')})`;
 }
 
 /** @returns what was done, with the server's note if it sent one */
