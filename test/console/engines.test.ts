@@ -41,8 +41,9 @@ describe('The console in a browser, on engines with servers', () => {
     await proxy?.stop();
   });
 
-  it('shows the clients of another node, cancels its calls, and reports if that node does not respond', async () => {
-    await using other = await ServerProcess.start({ config: configOf(namespaces) });
+  it('shows the clients and the differing options of another node, cancels its calls, and reports if that node does not respond', async () => {
+    const changed = { ...namespaces, redis: { ...namespaces.redis, lease: 77 } };
+    await using other = await ServerProcess.start({ config: configOf(changed) });
     const client = new QueueClient({ url: other.url, credentials: `${ADMIN.user}:${ADMIN.password}` });
     const countNodes = async (): Promise<number> =>
       ((await (await opened.request('GET', '/nodes')).json()) as unknown[]).length;
@@ -55,6 +56,8 @@ describe('The console in a browser, on engines with servers', () => {
       await row.getByRole('button', { name: 'Cancel' }).click();
       assert.equal((await waiting).status, 410);
       await page.getByText('No consumer is waiting').waitFor();
+      const overview = await opened.page();
+      await overview.getByText(/^lease of redis is 77.* on .*\(\d+\), and 120.* on this node\.$/).waitFor();
       const missing = page.getByText('did not respond: what it knows is not shown').first();
       // A node that was silent for 7 s is not listed any more, and a busy machine may take that long to request the
       // page: then the node is frozen again.

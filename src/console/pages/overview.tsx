@@ -37,6 +37,8 @@ import { Badge, Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
 const MAX_CONCERNS = 10;
+/** Maximum options listed that nodes configure differently. */
+const MAX_CONFLICTS = 10;
 
 /** Shows problems first, then totals, charts, namespaces and nodes. */
 export function Overview() {
@@ -460,18 +462,20 @@ function Nodes() {
           { title: 'State', cell: ({ conflicts }) => <Agreement conflicts={conflicts} /> },
         ]}
       />
+      {all
+        .flatMap(({ id, conflicts }) => conflicts.map((conflict) => ({ id, ...conflict })))
+        .slice(0, MAX_CONFLICTS)
+        .map(({ id, namespace, option, here, there }) => (
+          <p key={JSON.stringify([id, namespace, option])} class="body muted">
+            {option} of {namespace} is <code>{there}</code> on {nodeName(id)}, and <code>{here}</code> on this
+            node.
+          </p>
+        ))}
     </section>
   );
 }
 
 function Agreement({ conflicts }: Pick<NodeRecord, 'conflicts'>) {
   if (conflicts.length === 0) return <Badge level="good">No conflicts</Badge>;
-  return (
-    <Badge
-      level="warn"
-      title={conflicts.map(({ namespace, option }) => `${namespace}: ${option}`).join(', ')}
-    >
-      {several(conflicts.length, 'option differs', 'options differ')}
-    </Badge>
-  );
+  return <Badge level="warn">{several(conflicts.length, 'option differs', 'options differ')}</Badge>;
 }
