@@ -37,8 +37,8 @@ export function cyclesOf(all: Iterable<Pick<ExchangePicture, 'id' | 'src' | 'dst
   const before = new Map<string, string[]>();
   const connect = (from: CyclePlace, to: CyclePlace): void => {
     for (const { key, name } of [from, to]) names.set(key, name);
-    after.set(from.key, [...(after.get(from.key) ?? []), to.key]);
-    before.set(to.key, [...(before.get(to.key) ?? []), from.key]);
+    append(after, from.key, to.key);
+    append(before, to.key, from.key);
   };
   for (const picture of all) {
     const { source, exchange, destinations } = placesOfExchange(picture);
@@ -49,6 +49,12 @@ export function cyclesOf(all: Iterable<Pick<ExchangePicture, 'id' | 'src' | 'dst
     places,
     way: shortestCycle(places, after).map((key) => names.get(key) ?? key),
   }));
+}
+
+function append(lists: Map<string, string[]>, key: string, value: string): void {
+  const list = lists.get(key);
+  if (list === undefined) lists.set(key, [value]);
+  else list.push(value);
 }
 
 /** Strongly connected components with more than one place, by Kosaraju's algorithm. */
