@@ -112,6 +112,23 @@ export function exchangePages(opened: () => OpenedConsole): void {
       await opened().request('DELETE', `/q/N/${queue}?force=1`);
   });
 
+  it('changes the number of loops and the window of an exchange, and back to the defaults', async () => {
+    await declare('wider', 'wider-in', [{ queue: 'wider-out' }]);
+    const page = await opened().page('#/x/wider');
+    for (const [loops, window, shown] of [
+      ['2', '10', '2 loops, window 10:'],
+      ['', '', '1 loop, window 1,000:'],
+    ] as const) {
+      await page.getByRole('link', { name: 'Edit' }).click();
+      await page.getByLabel('Loops').fill(loops);
+      await page.getByLabel('Window').fill(window);
+      await page.getByRole('button', { name: 'Save the change …' }).click();
+      await page.getByRole('button', { name: 'Save the change of wider', disabled: false }).click();
+      await page.getByText(shown).waitFor();
+    }
+    await opened().request('DELETE', '/x/wider');
+  });
+
   it('says at which line a selector threw in a dry run, once', async () => {
     await declare('throwing', 'thrown', [{ queue: 'thrown-to', selector: 'env => env.missing.member' }]);
     await opened().request('POST', '/x/throwing/stop');

@@ -26,6 +26,19 @@ const SAMPLES = 5;
 /** How long after the last key a selector is checked: an unfinished one would be a mistake. */
 const TYPING_PAUSE_MS = 500;
 
+type ConsumerNumber = 'parallel' | 'wsize';
+
+/** The numbers among the options of an exchange's consumer, with the server's defaults. */
+const CONSUMER_NUMBERS: readonly {
+  readonly name: ConsumerNumber;
+  readonly label: string;
+  readonly max: number;
+  readonly fallback: number;
+}[] = [
+  { name: 'parallel', label: 'Loops', max: 16, fallback: 1 },
+  { name: 'wsize', label: 'Window, elements', max: 65_536, fallback: 1_000 },
+];
+
 /** Creates an exchange: `/x-new` */
 export function NewExchange(_: PageProps) {
   const allowed = namespaces().filter((name) => may('exchange', name));
@@ -74,6 +87,13 @@ export function ExchangeEditor({
     edited.value = {
       ...edited.peek(),
       dst: present.map((one, i) => (i === at ? { ...one, ...change } : one)),
+    };
+  };
+  const setNumber = (option: ConsumerNumber, text: string): void => {
+    const { [option]: _, ...others } = edited.peek().consumer;
+    edited.value = {
+      ...edited.peek(),
+      consumer: text === '' ? others : { ...others, [option]: Number(text) },
     };
   };
   const setSelector = (at: number, selector: string): void => {
@@ -171,6 +191,21 @@ export function ExchangeEditor({
             />
             Reserve: no element is lost if this node fails
           </label>
+        </div>
+        <div class="body row">
+          {CONSUMER_NUMBERS.map(({ name: option, label, max, fallback }) => (
+            <label key={option} class="field">
+              <span>{label}</span>
+              <input
+                type="number"
+                min={1}
+                max={max}
+                placeholder={String(fallback)}
+                value={consumer[option] ?? ''}
+                onInput={(event) => setNumber(option, event.currentTarget.value)}
+              />
+            </label>
+          ))}
         </div>
       </section>
       {dst.map((one, i) => (
