@@ -277,6 +277,106 @@ describe('Housekeeping of the Redis engine', () => {
     for (const queue of [old, expiring]) assert.equal((await storage.counts(queue)).ready, 0);
   });
 
+  describe('of a stream with many groups', () => {
+    const WIDE = { ns: 'stream', name: 'wide' };
+    const AGING = { ns: 'aging', name: 'wide' };
+    const GROUPS = Array.from({ length: 240 }, (_, i) => `group ${i}`);
+
+    /** Inserts elements, each for these groups. */
+    const insertFor = (queue: QueueKey, groups: readonly string[], count: number, body = 'x') =>
+      engine.storage.insert(
+        queue,
+        Array.from({ length: count }, () => newElement({ groups, body })),
+      );
+
+    /** Reserves `count` elements in each of these groups. */
+    const reserveIn = (queue: QueueKey, groups: readonly string[], count: number, leaseMs: number) =>
+      Promise.all(groups.map((group) => engine.storage.take(queue, { group, count, leaseMs })));
+
+    /** How many members of the queue's sorted set have this prefix. */
+    const membersOf = async (queue: QueueKey, prefixed: string): Promise<number> => {
+      const next = String.fromCharCode(prefixed.charCodeAt(0) + 1);
+      const { order } = new Keys(prefix).queue(queue);
+      return Number(await cli('ZLEXCOUNT', order, `[${prefixed}`, `(${next}`));
+    };
+
+    /** How many commands Redis executes for a call, including those of functions. */
+    const commandsOf = async (call: () => Promise<unknown>): Promise<number> => {
+      await cli('CONFIG', 'RESETSTAT');
+      await call();
+      const stats = await cli('INFO', 'commandstats');
+      return [...stats.matchAll(/calls=(\d+)/g)].reduce((sum, [, calls]) => sum + Number(calls), 0);
+    };
+
+    beforeEach(async () => {
+      for (let from = 0; from < GROUPS.length; from += 60) {
+        await insertFor(WIDE, GROUPS.slice(from, from + 60), 1);
+      }
+    });
+
+    it('groups without deliveries cost nothing', async () => {
+      await purge(engine.storage, WIDE);
+      await insertFor(WIDE, ['g'], 1);
+      clock.advance(60_000);
+      for (const [what, call] of Object.entries({
+        counts: () => engine.storage.counts(WIDE),
+        sweep: () => engine.storage.sweep(),
+        purge: () => engine.storage.purge(WIDE),
+      })) {
+        const commands = await commandsOf(call);
+        assert.ok(commands < 200, `${what}: ${commands} commands`);
+      }
+    });
+
+    it('a rollback in one group, and the counts of one, do not visit the others', async () => {
+      const [first] = (await reserveIn(WIDE, GROUPS, 1, 60_000))[0]?.deliveries ?? [];
+      assert.ok(first?.lease);
+      const { id, group, lease } = first;
+      const ref = { id, group, token: lease.token, delayMs: 0, countTry: true };
+      for (const call of [
+        () => rollback(engine.storage, WIDE, [ref]),
+        () => engine.storage.counts(WIDE, group),
+      ]) {
+        const commands = await commandsOf(call);
+        assert.ok(commands < 100, `${commands} commands`);
+      }
+    });
+
+    it('a group whose many leases have expired does not delay others', async () => {
+      await insertFor(AGING, ['busy'], 1_000);
+      await insertFor(AGING, ['busy'], 500);
+      await insertFor(AGING, ['quiet'], 1, 'quiet');
+      await reserveIn(AGING, ['busy', 'busy'], 1_000, 10_000);
+      await reserveIn(AGING, ['quiet'], 1, 11_000);
+      clock.advance(11_000);
+      await engine.storage.sweep();
+      const { deliveries } = await engine.storage.take({ ns: 'aging', name: 'dead' }, { ...POP, group: 'g' });
+      assert.ok(deliveries.map(bodyText).includes('quiet'), `${deliveries.length} dead letters`);
+    });
+
+    it('takes of one function call end a thousand leases together, as each blocks the server', async () => {
+      const some = GROUPS.slice(0, 40);
+      await insertFor(WIDE, some, 50);
+      await reserveIn(WIDE, some, 50, 10_000);
+      assert.equal(await membersOf(WIDE, 'l'), 2_000);
+      clock.advance(10_000);
+      await Promise.all(some.map((group) => engine.storage.take(WIDE, { ...POP, group, count: 1 })));
+      assert.equal(await membersOf(WIDE, 'l'), 1_000);
+      await sweepAll();
+      assert.equal(await membersOf(WIDE, 'l'), 0);
+    });
+
+    it('takes of one function call remove a thousand expired elements together, as each blocks the server', async () => {
+      const expiring = Array.from({ length: 900 }, () => newElement({ expiresAt: clock.now() + 10_000 }));
+      for (let i = 0; i < 3; i++) await engine.storage.insert(QUEUE, expiring);
+      clock.advance(10_000);
+      const take = { ...POP, count: 1, maxBytes: 1_000 };
+      const taken = await Promise.all([1, 2, 3].map(() => engine.storage.take(QUEUE, take)));
+      assert.equal(await membersOf(QUEUE, 'x'), 1_700);
+      for (const { deliveries, isLeft } of taken) assert.deepEqual([deliveries.length, isLeft], [0, true]);
+    });
+  });
+
   it('a page without bodies ends when the server has read enough bytes', async () => {
     const { storage } = engine;
     // Bodies of this size are stored, and read, together with their envelope.

@@ -412,8 +412,35 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/deliveries.lua',
-        '    if call.copied >= MAX_COPIED then return true end\n    endLease',
-        '    endLease',
+        '    if call.copied >= MAX_COPIED then return true end\n    endLease(q, ended[i])',
+        '    endLease(q, ended[i])',
+      ),
+    ],
+  },
+  {
+    name: 'a group of which many leases have expired delays the others',
+    suite: 'redis upkeep',
+    edits: [
+      inRedis(
+        'library/deliveries.lua',
+        'isMore and math.ceil(limit / #gids) or limit',
+        'isMore and limit or limit',
+      ),
+    ],
+  },
+  {
+    name: 'each take of a function call ends a thousand leases',
+    suite: 'redis upkeep',
+    edits: [inRedis('library/deliveries.lua', '  call.leasesLeft = call.leasesLeft - 1\n', '')],
+  },
+  {
+    name: 'a rollback visits all groups',
+    suite: 'redis upkeep',
+    edits: [
+      inRedis(
+        'verbs/settle.ts',
+        "endsLeases ||= item.from === 'waiting'",
+        "endsLeases ||= item.action.kind !== 'finish'",
       ),
     ],
   },
@@ -436,7 +463,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'an expiring element with many groups counts as one',
     suite: 'redis upkeep',
-    edits: [inRedis('library/deliveries.lua', 'ended = ended + #gids', 'ended = ended + 1')],
+    edits: [inRedis('library/deliveries.lua', 'call.expiriesLeft - #gids', 'call.expiriesLeft - 1')],
   },
   {
     name: 'a page without bodies reads any number of bytes',

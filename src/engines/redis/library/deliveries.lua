@@ -144,13 +144,13 @@ function failTry(q, gid, seq, d, maturity, token, reason, retryFrom)
   return false
 end
 
--- Bounds for each call, during which Redis serves nobody else: expired leases, expired deliveries, and the bytes that
--- are copied to dead-letter queues.
-local LEASES_AT_ONCE, EXPIRED_AT_ONCE = 1000, 1000
+-- Bounds for each call, during which Redis serves nobody else, whatever its verbs: expired leases, expired deliveries,
+-- and the bytes that are copied to dead-letter queues.
+LEASES_AT_ONCE, EXPIRED_AT_ONCE = 1000, 1000
 MAX_COPIED = 16 * 1024 * 1024
 
-local function endedLeases(q, gid)
-  return membersBetween(q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1), LEASES_AT_ONCE)
+local function endedLeases(q, gid, limit)
+  return membersBetween(q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1), limit)
 end
 
 -- Whether a lease expired while nobody could settle or extend it. A node that can reach the server ends a lease on
@@ -161,6 +161,7 @@ local function isExcused(d, ends)
 end
 
 local function endLease(q, member)
+  call.leasesLeft = call.leasesLeft - 1
   local gid, ends, seq = sub(member, 2, 3), fromSix(member, 4), sub(member, 10, 15)
   local d = readRecord(q, gid, seq)
   if not isReservedUntil(d, ends) then
@@ -175,28 +176,37 @@ local function endLease(q, member)
   if not failTry(q, gid, seq, d, ends, d.token, 'lease-expired', ends) then call.released = true end
 end
 
--- Ends up to LEASES_AT_ONCE expired leases of a group, the earliest first. Verbs do this before they read a group, so
--- none depends on a sweep.
+-- Ends expired leases of a group, the earliest first. Verbs do this before they read a group, so none depends on a
+-- sweep.
 function endLeases(q, gid)
-  for _, member in ipairs(endedLeases(q, gid)) do
+  for _, member in ipairs(endedLeases(q, gid, call.leasesLeft)) do
     if call.copied >= MAX_COPIED then return end
     endLease(q, member)
   end
 end
 
--- The same for all groups together, so that dead letters are in the order of the lease ends. Returns whether there may
--- be more.
+-- The same for all groups together, so that dead letters are in the order of the lease ends. If there are more than one
+-- call ends, each group gets an equal share, because to read all would take seconds. Returns whether there may be more.
 function endAllLeases(q)
-  local ended = {}
-  for _, group in ipairs(allGroups(q)) do
-    for _, member in ipairs(endedLeases(q, group[1])) do ended[#ended + 1] = member end
+  local limit, gids, count, ended = call.leasesLeft, {}, 0, {}
+  if limit == 0 then return true end
+  eachGroup(q, 'l', function(gid, first)
+    if fromSix(first, 4) > call.now then return false end
+    gids[#gids + 1] = gid
+    count = count + db('ZLEXCOUNT', q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1))
+    return #gids == limit
+  end)
+  local isMore = count > limit or #gids == limit
+  local share = isMore and math.ceil(limit / #gids) or limit
+  for _, gid in ipairs(gids) do
+    for _, member in ipairs(endedLeases(q, gid, share)) do ended[#ended + 1] = member end
   end
-  table.sort(ended, isEarlier)
-  for i = 1, math.min(#ended, LEASES_AT_ONCE) do
+  if #gids > 1 then sortMembers(ended) end
+  for i = 1, math.min(#ended, limit) do
     if call.copied >= MAX_COPIED then return true end
     endLease(q, ended[i])
   end
-  return #ended >= LEASES_AT_ONCE
+  return isMore
 end
 
 local function expireDelivery(q, gid, seq)
@@ -210,15 +220,16 @@ end
 -- more. A reserved element is listed again when it is released.
 function expireElements(q)
   if not q.expires then return false end
-  local due, ended = membersBetween(q.z, '[x', '(x' .. six(call.now + 1), EXPIRED_AT_ONCE), 0
+  local limit = math.max(0, call.expiriesLeft)
+  local due = membersBetween(q.z, '[x', '(x' .. six(call.now + 1), limit)
   for _, member in ipairs(due) do
-    if ended >= EXPIRED_AT_ONCE or call.copied >= MAX_COPIED then return true end
+    if call.expiriesLeft <= 0 or call.copied >= MAX_COPIED then return true end
     local seq = sub(member, 8, 13)
     local element = readElement(q, seq)
     local gids = element and groupsIn(element) or { PLAIN }
     db('ZREM', q.z, member)
     for _, gid in ipairs(gids) do expireDelivery(q, gid, seq) end
-    ended = ended + #gids
+    call.expiriesLeft = call.expiriesLeft - #gids
   end
-  return #due >= EXPIRED_AT_ONCE
+  return #due == limit
 end

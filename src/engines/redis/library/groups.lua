@@ -39,15 +39,6 @@ function groupName(q, gid)
   return readGroups(q)[unpackAt('>I2', gid)] or ''
 end
 
--- All groups, the plain one included: { gid, name }.
-function allGroups(q)
-  local found = { { PLAIN, '' } }
-  for number, name in ipairs(readGroups(q)) do
-    if name ~= '' then found[#found + 1] = { pack('>I2', number), name } end
-  end
-  return found
-end
-
 -- Groups of the takes in the nodes' sessions: undoing a take returns deliveries to its group.
 local function groupsInSessions(q)
   local used = {}
@@ -65,10 +56,12 @@ end
 local function freeGroups(q)
   flush(q)
   local used = groupsInSessions(q)
+  local function note(gid) used[gid] = true end
+  eachGroup(q, 'w', note)
+  eachGroup(q, 'l', note)
   for number, name in ipairs(q.groups) do
     local gid = pack('>I2', number)
-    local isFree = name ~= '' and not used[gid] and not q.wanted[gid]
-    if isFree and not firstMember(q.z, 'w' .. gid) and not firstMember(q.z, 'l' .. gid) then
+    if name ~= '' and not used[gid] and not q.wanted[gid] then
       q.numbers[name] = nil
       q.groups[number] = ''
       q.groupCount = q.groupCount - 1

@@ -125,12 +125,27 @@ function firstMember(z, prefix)
   return membersBetween(z, '[' .. prefix, '(' .. prefix .. LAST, 1)[1]
 end
 
--- Whether a member of z precedes another of the same state: by moment, then by seq. Strings are not compared, because
--- Lua would use the server's locale.
-function isEarlier(a, b)
-  local first, second = fromSix(a, 4), fromSix(b, 4)
-  if first ~= second then return first < second end
-  return fromSix(a, 10) < fromSix(b, 10)
+-- Calls `each` with the number of each group that has members of a kind, w or l, and with the first of them; ends early
+-- if `each` returns true. A queue may have thousands of groups without deliveries: they cost nothing here.
+function eachGroup(q, kind, each)
+  local low, high = '[' .. kind, '(' .. kind .. '\255\255' .. LAST
+  while true do
+    local first = membersBetween(q.z, low, high, 1)[1]
+    if not first or each(sub(first, 2, 3), first) then return end
+    low = '(' .. sub(first, 1, 3) .. LAST
+  end
+end
+
+-- Sorts members of z of the same state by moment, then by seq. Strings are not compared, because Lua would use the
+-- server's locale.
+function sortMembers(members)
+  local moments, numbers = {}, {}
+  for _, member in ipairs(members) do moments[member], numbers[member] = unpackAt('>I6I6', member, 4) end
+  table.sort(members, function(a, b)
+    local first, second = moments[a], moments[b]
+    if first ~= second then return first < second end
+    return numbers[a] < numbers[b]
+  end)
 end
 
 -- The range of a group's members in a state: the lower bound, inclusive, and the upper bound, exclusive. state: w

@@ -15,10 +15,11 @@ local function countWaiting(q, prefix)
   return countBetween(q, '[' .. prefix, '(' .. prefix .. now), countBetween(q, '[' .. prefix .. now, '(' .. prefix .. LAST)
 end
 
-local function countsOf(q, gid)
+-- first: the first waiting member of the group, if the caller knows it
+local function countsOf(q, gid, first)
   local ready, scheduled = countWaiting(q, 'w' .. gid)
   local counts = { ready = ready, scheduled = scheduled, reserved = countBetween(q, '[l' .. gid, '(l' .. gid .. LAST) }
-  if ready + scheduled > 0 then counts.next = firstMaturity(q, gid) end
+  if ready + scheduled > 0 then counts.next = first and fromSix(first, 4) or firstMaturity(q, gid) end
   return counts
 end
 
@@ -26,30 +27,43 @@ local function countsText(counts)
   return pack('>I6I6I6I1I6', counts.ready, counts.scheduled, counts.reserved, counts.next and 1 or 0, counts.next or 0)
 end
 
--- Counts each element once: those of the plain group, and those of streams by their own members.
+-- Counts each element once: those of the plain group, and those of streams by their own members. Returns the counts,
+-- and whether there are elements of streams.
 local function countElements(q)
   local whole = countsOf(q, PLAIN)
   local ready, scheduled = countWaiting(q, 'a')
+  local reserved = countBetween(q, '[b', '(b' .. LAST)
   whole.ready, whole.scheduled = whole.ready + ready, whole.scheduled + scheduled
-  whole.reserved = whole.reserved + countBetween(q, '[b', '(b' .. LAST)
+  whole.reserved = whole.reserved + reserved
   local first = firstMember(q.z, 'a')
   local next = first and fromSix(first, 2)
   if next and (not whole.next or next < whole.next) then whole.next = next end
-  return whole
+  return whole, ready + scheduled + reserved > 0
+end
+
+-- The counts of a group, nothing without deliveries.
+local function countGroup(q, name)
+  local gid = findGroup(q, name)
+  if not gid or q.tag == '' then return { ready = 0, scheduled = 0, reserved = 0 } end
+  endLeases(q, gid)
+  return countsOf(q, gid)
 end
 
 verbs.counts = function(q, args, at)
+  if args[at] ~= '*' then return countsText(countGroup(q, sub(args[at], 2))), at + 1 end
   if q.tag ~= '' then endAllLeases(q) end
-  if args[at] ~= '*' then
-    local gid = findGroup(q, sub(args[at], 2))
-    return countsText(gid and countsOf(q, gid) or { ready = 0, scheduled = 0, reserved = 0 }), at + 1
+  local whole, hasGroups = countElements(q)
+  local parts, seen = { countsText(whole) }, { [PLAIN] = true }
+  local function addGroup(gid, first)
+    if seen[gid] then return end
+    seen[gid] = true
+    local name = groupName(q, gid)
+    if name ~= '' then parts[#parts + 1] = pack('>I2', #name) .. name .. countsText(countsOf(q, gid, first)) end
   end
-  local parts = { countsText(countElements(q)) }
-  for _, group in ipairs(allGroups(q)) do
-    local counts = group[2] ~= '' and countsOf(q, group[1])
-    if counts and counts.ready + counts.scheduled + counts.reserved > 0 then
-      parts[#parts + 1] = pack('>I2', #group[2]) .. group[2] .. countsText(counts)
-    end
+  if hasGroups then
+    eachGroup(q, 'w', addGroup)
+    -- Groups in which nothing waits.
+    eachGroup(q, 'l', function(gid) addGroup(gid) end)
   end
   return concat(parts), at + 1
 end
@@ -119,7 +133,7 @@ local function scanIds(q, page, gid, states, ids)
     end
   end)
   for state in string.gmatch(states, '.') do
-    table.sort(found[state], isEarlier)
+    sortMembers(found[state])
     for _, member in ipairs(found[state]) do
       local seq = sub(member, 10, 15)
       addToPage(q, page, gid, member, page.bodies and db('HGET', q.h, 'e' .. seq) or readFront(q, seq))

@@ -84,8 +84,8 @@ local function begin(args)
     node = node, number = number, received = received, contact = contact, excused = excused,
     isCluster = flags % 2 == 1, mayBeDone = flags > 1, policyText = args[2],
     opened = {}, died = {}, outbox = {}, wanted = {}, copied = 0,
-    -- Bytes that its takes may still return.
-    capacity = LARGEST_REPLY,
+    -- Bytes that its takes may still return, leases that it may still end, and deliveries that may still expire.
+    capacity = LARGEST_REPLY, leasesLeft = LEASES_AT_ONCE, expiriesLeft = EXPIRED_AT_ONCE,
   }
   call.returnedFrom, call.returned = readReturned(sub(args[1], CALL_HEAD + 1))
   call.now = readTime(given)
@@ -159,11 +159,9 @@ end
 local function whatDied(q)
   if not call.diedTo then return {} end
   local died = { call.diedTo }
-  for _, group in ipairs(allGroups(q)) do
-    if call.died[group[1]] then
-      died[#died + 1] = group[2]
-      died[#died + 1] = call.died[group[1]]
-    end
+  for gid, count in pairs(call.died) do
+    died[#died + 1] = groupName(q, gid)
+    died[#died + 1] = count
   end
   return died
 end

@@ -1,4 +1,5 @@
--- settle <groups> <items> <1 if expired leases are ended first, or ''>, then the details of the items, in their order.
+-- settle <groups> <items> <1 if expired leases are ended first, because an item is `from` waiting, or ''>, then the
+-- details of the items, in their order.
 --
 -- groups: names, each followed by a comma. An item: tag(12) seq(6) flags(1) token(16) owner(6) number of the group
 -- among them, 0 for all(2) action(1) value(6).
@@ -386,8 +387,11 @@ verbs.purge = function(q, args, at)
   local states, limit = args[at], tonumber(args[at + 1])
   local step = { left = q.tag ~= '' and limit or 0, removed = 0 }
   if step.left > 0 then endAllLeases(q) end
-  for _, group in ipairs(allGroups(q)) do
-    for state in string.gmatch(states, '.') do purgeState(q, group[1], state, step) end
+  for state in string.gmatch(states, '.') do
+    eachGroup(q, state == 'r' and 'l' or 'w', function(gid)
+      purgeState(q, gid, state, step)
+      return step.left <= 0
+    end)
   end
   return pack('>I6I1', step.removed, q.tag ~= '' and step.left <= 0 and 1 or 0), at + 2
 end

@@ -7,7 +7,7 @@ local db, pack, unpackAt, concat, spread, sub, byte
 local register, call, verbs
 local PLAIN, HEAD, LAST, MAX_ARGUMENTS
 local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_CAPACITY
-local six, fromSix, partsOf, spreadCall, fieldValues, membersBetween, firstMember, isEarlier, rangeOf
+local six, fromSix, partsOf, spreadCall, fieldValues, membersBetween, firstMember, eachGroup, sortMembers, rangeOf
 local LARGE, withoutBody, storeElement, deleteElement, readFront, readFronts
 local openQueue, queueNamed, registerSweep, createQueue, saveQueue
 local add, remove, store, delete, flush, flushIfLarge, noteExpiry
@@ -15,11 +15,11 @@ local retentionOf, deadLetterPolicy, retryDelay
 
 -- groups.lua
 local NEVER, WAITING, TOUCHED, HELD, POPPED, OVERDUE
-local findGroup, groupName, allGroups, createGroup, createGroups
+local findGroup, groupName, createGroup, createGroups
 local readElement, stateOf, groupsIn, elementMember, writeElement, changeGroup, newElement
 
 -- deliveries.lua
-local NO_TOKEN, NOBODY, MAX_COPIED
+local NO_TOKEN, NOBODY, LEASES_AT_ONCE, EXPIRED_AT_ONCE, MAX_COPIED
 local memberTail, waitingMember, leaseMember, memberOf, readRecord, recordText, reasonIn, findDelivery, isReservedUntil
 local release, finish, removeDelivery, removeWaiting, failTry, endLeases, endAllLeases, expireElements
 

@@ -94,7 +94,7 @@ local function nextDue(q)
   local retention = retentionOf(q)
   local nextAt = retention > 0 and firstMoment(q, 'r', retention) or math.huge
   if q.expires then nextAt = math.min(nextAt, firstMoment(q, 'x', 0)) end
-  for _, group in ipairs(allGroups(q)) do nextAt = math.min(nextAt, firstMoment(q, 'l' .. group[1], 0)) end
+  eachGroup(q, 'l', function(_, first) nextAt = math.min(nextAt, fromSix(first, 4)) end)
   return nextAt
 end
 
@@ -110,11 +110,12 @@ local function momentText(moment)
 end
 
 local function hasReady(q)
-  for _, group in ipairs(allGroups(q)) do
-    local first = firstMaturity(q, group[1])
-    if first and first <= call.now then return true end
-  end
-  return false
+  local isFound = false
+  eachGroup(q, 'w', function(_, first)
+    isFound = fromSix(first, 4) <= call.now
+    return isFound
+  end)
+  return isFound
 end
 
 local function flag(condition)

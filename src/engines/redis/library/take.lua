@@ -223,7 +223,7 @@ local function takeByIds(q, gid, ids, count, ends, holder, maxBytes)
     local isExpired = isReady and d.expiresAt ~= NEVER and fromSix(d.expiresAt, 1) <= call.now
     if isReady and not isExpired then members[#members + 1] = memberOf(gid, seq, d) end
   end)
-  table.sort(members, isEarlier)
+  sortMembers(members)
   for i = #members, count + 1, -1 do members[i] = nil end
   return takeMembers(q, gid, members, false, ends, holder, maxBytes)
 end

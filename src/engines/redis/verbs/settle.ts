@@ -60,7 +60,7 @@ export const SETTLE: Verb<SettleCall, SettleResult[]> = {
     let at = 0;
     for (const call of calls) {
       for (const item of call.items) {
-        endsLeases ||= item.from === 'waiting' || item.action.kind !== 'finish';
+        endsLeases ||= item.from === 'waiting';
         writeItem(item, groups, target, at);
         writeDetails(item, call, details);
         at += ITEM_BYTES;
