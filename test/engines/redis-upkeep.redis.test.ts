@@ -342,6 +342,22 @@ describe('Housekeeping of the Redis engine', () => {
       }
     });
 
+    it('reads of the same counts that are made together are executed once', async () => {
+      const one = await commandsOf(() => engine.storage.counts(WIDE));
+      const many = await commandsOf(() =>
+        Promise.all(Array.from({ length: 10 }, () => engine.storage.counts(WIDE))),
+      );
+      assert.ok(many < 2 * one, `${many} commands instead of ${one}`);
+    });
+
+    it('purges take several function calls, as each blocks the server', async () => {
+      await insertFor(QUEUE, [''], 1_000);
+      await cli('CONFIG', 'RESETSTAT');
+      await Promise.all([1, 2, 3].map(() => engine.storage.purge(QUEUE)));
+      const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
+      assert.ok(Number(calls) >= 3, `${calls} calls`);
+    });
+
     it('a group whose many leases have expired does not delay others', async () => {
       await insertFor(AGING, ['busy'], 1_000);
       await insertFor(AGING, ['busy'], 500);

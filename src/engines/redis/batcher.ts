@@ -79,7 +79,7 @@ interface CallOptions {
   readonly sweeps?: readonly SweepRequest[];
   /** Published when it is done. */
   readonly signal?: ReadySignal | null;
-  /** Deliveries that it creates. Default: `items`. */
+  /** Deliveries that it creates or removes. Default: `items`. */
   readonly deliveries?: number;
   /** Elements or references that it sends (default: 1), and their bytes (default: 0). */
   readonly items?: number;

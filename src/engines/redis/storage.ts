@@ -39,7 +39,7 @@ import type { Sweeper } from './sweeper.ts';
 import { CREATE_GROUPS, capacityOf, type GroupCapacity, groupsRejected } from './verbs/groups.ts';
 import { INSERT, insertCall } from './verbs/insert.ts';
 import { COUNTS, SCAN } from './verbs/read.ts';
-import { PURGE, SETTLE } from './verbs/settle.ts';
+import { PURGE, PURGE_STEP, SETTLE } from './verbs/settle.ts';
 import { expiryOf, TAKE, UNDO, undoArgs } from './verbs/take.ts';
 
 /** Items settled per call: Redis serves nobody else for the 80 ms that a thousand take if they become dead letters. */
@@ -210,7 +210,7 @@ export class RedisStorage implements Storage {
   }
 
   purge(queue: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
-    return this.#batchers.call(queue, PURGE, states);
+    return this.#batchers.call(queue, PURGE, states, { deliveries: PURGE_STEP });
   }
 
   /** Runs after all calls made earlier. */
@@ -223,7 +223,8 @@ export class RedisStorage implements Storage {
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
-    return this.#batchers.call(queue, COUNTS, group ?? null);
+    const join = group === undefined ? 'counts' : `counts ${group}`;
+    return this.#batchers.call(queue, COUNTS, group ?? null, { join });
   }
 
   usage(ns: string, needsBytes = true): Promise<Usage> {

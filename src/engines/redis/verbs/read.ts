@@ -13,7 +13,7 @@ import {
   NO_BODY,
 } from '../../../model/element.ts';
 import { readHolder } from '../../../model/owner.ts';
-import { single } from '../batcher.ts';
+import { single, type Verb } from '../batcher.ts';
 import { decodeContent, ELEMENT_HEAD, elementId, encodeIds } from '../encoding.ts';
 import type { Result } from '../reply.ts';
 
@@ -26,11 +26,12 @@ export const STATE_CODES: Readonly<Record<DeliveryState, string>> = {
 
 const COUNTS_BYTES = 25;
 
-/** A group, or null for the whole queue. */
-export const COUNTS = single<GroupName | null, QueueCounts>(
-  'counts',
-  (group) => [group === null ? '*' : `=${group}`],
-  ({ text }) => {
+/** A group, or null for the whole queue. Calls for the same are joined: all get the same counts. */
+export const COUNTS: Verb<GroupName | null, QueueCounts> = {
+  name: 'counts',
+  isRead: true,
+  encode: ([group = null]) => [group === null ? '*' : `=${group}`],
+  decode({ text }, calls) {
     const groups = new Map<GroupName, GroupCounts>();
     for (let at = COUNTS_BYTES; at < text.length; ) {
       const nameAt = at + 2;
@@ -38,10 +39,10 @@ export const COUNTS = single<GroupName | null, QueueCounts>(
       groups.set(text.toString('utf8', nameAt, countsAt), readCounts(text, countsAt));
       at = countsAt + COUNTS_BYTES;
     }
-    return { ...readCounts(text, 0), groups };
+    const counts = { ...readCounts(text, 0), groups };
+    return calls.map(() => counts);
   },
-  { isRead: true },
-);
+};
 
 function readCounts(text: Buffer, at: number): GroupCounts {
   return {

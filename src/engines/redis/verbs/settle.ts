@@ -149,7 +149,7 @@ function writeDetails({ action }: SettleItem, { windowMs, retentionMs }: SettleC
 }
 
 /** Deliveries removed per step. Redis serves nobody else while a function runs. */
-const PURGE_STEP = 2_000;
+export const PURGE_STEP = 2_000;
 
 /** One step of a purge: how many deliveries were removed, and whether there may be more. */
 export const PURGE = single<readonly DeliveryState[], PurgeStep>(
