@@ -1,5 +1,6 @@
 import { type JsonValue, retryConflicts } from '../engine/definitions.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
+import type { GroupName } from '../model/element.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
 import { Pause } from '../util/pause.ts';
@@ -39,6 +40,8 @@ type Content =
       readonly queue: string;
       /** Null: an unknown number. */
       readonly count: number | null;
+      /** In which groups of a stream; missing: in any. */
+      readonly groups?: readonly GroupName[];
       /** Makes each signal of a node different: signallers send equal signals only once. */
       readonly number: number;
     }
@@ -67,6 +70,8 @@ const SILENT_MS = 3.5 * PRESENCE_MS;
 const ALL_SEEN_MS = 2 * PRESENCE_MS + 500;
 /** Receivers per signal. A PostgreSQL notification carries 8,000 bytes, and a message part needs most of them. */
 const MAX_RECEIVERS = 100;
+/** A signal about elements of more groups names none of them. */
+const MAX_NAMED_GROUPS = 16;
 
 /** What the clusters of a node share. */
 export interface ClusterContext {
@@ -85,8 +90,8 @@ export class Cluster {
   readonly #namespace: Namespace;
   readonly #shared: ClusterContext;
   readonly #peers = new Map<string, Peer & { readonly seenAt: number }>();
-  /** How many elements became eligible on this node in this turn, by queue: one signal per queue, not per element. */
-  readonly #ready = new Map<string, number>();
+  /** What became eligible on this node in this turn, by queue: one signal per queue, not per element. */
+  readonly #ready = new Map<string, { count: number; groups: Set<GroupName> | null }>();
   #lastNumber = 0;
   #startedAt = 0;
   /** Whether elements need no signal: this node has run for `ALL_SEEN_MS`, and no other one is present. */
@@ -143,16 +148,25 @@ export class Cluster {
     return [...this.#peers.values()];
   }
 
-  /** Notifies other nodes, at the end of this turn, that elements became eligible. */
-  announce(queue: string, count: number): void {
+  /**
+   * Notifies other nodes, at the end of this turn, that elements became eligible.
+   * @param groups their groups in a stream; null: any
+   */
+  announce(queue: string, count: number, groups: Iterable<GroupName> | null): void {
     if (this.isAlone) return;
     if (this.#ready.size === 0) {
       queueMicrotask(() => {
-        for (const [name, total] of this.#ready) this.#publish(this.#readyContent(name, total));
+        for (const [name, ready] of this.#ready) {
+          this.#publish(this.#readyContent(name, ready.count, ready.groups && [...ready.groups]));
+        }
         this.#ready.clear();
       });
     }
-    this.#ready.set(queue, (this.#ready.get(queue) ?? 0) + count);
+    const ready = this.#ready.get(queue) ?? { count: 0, groups: new Set() };
+    ready.count += count;
+    if (groups === null) ready.groups = null;
+    else for (const group of groups) ready.groups?.add(group);
+    this.#ready.set(queue, ready);
   }
 
   /** Notifies other nodes that a queue was deleted. */
@@ -161,10 +175,10 @@ export class Cluster {
   }
 
   /** The same signal for one queue, which the engine publishes together with an insert. */
-  readySignal(queue: string): ReadySignal {
+  readySignal(queue: string, groups: readonly GroupName[] | null): ReadySignal {
     return {
       topic: this.#topic,
-      messageFor: (count) => this.#signal(this.#readyContent(queue, count)),
+      messageFor: (count) => this.#signal(this.#readyContent(queue, count, groups)),
     };
   }
 
@@ -263,8 +277,14 @@ export class Cluster {
     this.#publish({ kind: 'node', node: this.#shared.self, configured, first });
   }
 
-  #readyContent(queue: string, count: number): Content {
-    return { kind: 'ready', queue, count: count === MANY ? null : count, number: this.#nextNumber() };
+  #readyContent(queue: string, count: number, groups: readonly GroupName[] | null): Content {
+    return {
+      kind: 'ready',
+      queue,
+      count: count === MANY ? null : count,
+      ...(groups !== null && groups.length <= MAX_NAMED_GROUPS && { groups }),
+      number: this.#nextNumber(),
+    };
   }
 
   #nextNumber(): number {
@@ -286,7 +306,7 @@ export class Cluster {
     if (signal.from === self.id || signal.ns !== listener.name) return;
     switch (signal.kind) {
       case 'ready':
-        listener.onReady(signal.queue, signal.count ?? MANY);
+        listener.onReady(signal.queue, signal.count ?? MANY, signal.groups);
         break;
       case 'deleted':
         listener.noteDeleted({ ns: listener.name, name: signal.queue });

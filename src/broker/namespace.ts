@@ -590,15 +590,18 @@ export class Namespace {
   /**
    * Notifies other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. 0: only that
    * the queue exists.
+   * @param groups their groups in a stream; null: any
    */
-  announce({ name }: QueueKey, count: number): void {
+  announce({ name }: QueueKey, count: number, groups: Iterable<GroupName> | null = null): void {
     this.activity.note(name);
-    this.cluster.announce(name, count);
+    this.cluster.announce(name, count, groups);
   }
 
   /** The same signal for the engine to publish with an insert; null if the engine publishes none. */
-  readySignal({ name }: QueueKey): ReadySignal | null {
-    return this.storage.insertSignaller === this.setup.signaller ? this.cluster.readySignal(name) : null;
+  readySignal({ name }: QueueKey, groups: readonly GroupName[] | null): ReadySignal | null {
+    return this.storage.insertSignaller === this.setup.signaller
+      ? this.cluster.readySignal(name, groups)
+      : null;
   }
 
   /** The calls that wait for a queue on all nodes, except on nodes that do not reply in time. */
@@ -634,11 +637,14 @@ export class Namespace {
     this.announce(key, MANY);
   }
 
-  /** Another node stored or returned `count` elements, or {@link MANY}. 0: its consumers wait for some. */
-  onReady(queue: string, count: number): void {
+  /**
+   * Another node stored or returned `count` elements, or {@link MANY}. 0: its consumers wait for some.
+   * @param groups their groups in a stream; not given: any
+   */
+  onReady(queue: string, count: number, groups?: readonly GroupName[]): void {
     this.noteStored({ ns: this.name, name: queue });
     this.activity.note(queue);
-    if (count > 0 && this.#waitQueues.has(queue)) this.visit(queue).match(count);
+    if (count > 0 && this.#waitQueues.has(queue)) this.visit(queue).match(count, groups);
   }
 
   /** This node or another one deleted a queue. */

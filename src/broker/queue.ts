@@ -107,10 +107,10 @@ export class Queue {
   #settings: QueueSettings | null = null;
   #settingsVersion = -1;
   /**
-   * The signal of inserts, for engines that publish it in the same round trip; null: the engine publishes none.
-   * Undefined until it is first needed.
+   * The signal of the last insert, for engines that publish it in the same round trip (null: the engine publishes
+   * none), and the groups that it names.
    */
-  #signal: ReadySignal | null | undefined;
+  #last: { readonly signal: ReadySignal | null; readonly named: string } | null = null;
 
   constructor(namespace: Namespace, key: QueueKey) {
     this.namespace = namespace;
@@ -172,8 +172,7 @@ export class Queue {
     const bound = maxElements === null ? null : namespace.capacityOf(this);
     const hasKeys = request !== null || elements.some(({ dedupKey }) => dedupKey !== null);
     const repeats = hasKeys ? new Repeats() : null;
-    if (!isAlone && this.#signal === undefined) this.#signal = namespace.readySignal(this.key);
-    const signal = isAlone ? null : (this.#signal ?? null);
+    const signal = isAlone ? null : this.#signalOf(elements);
     // One deadline for the wait for a permit, the reads of usage and the engine.
     const leftMs = this.#timeLeft();
     let isSent = false;
@@ -214,10 +213,24 @@ export class Queue {
       this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (onRepeat !== null && repeats !== null) for (const index of repeats.indices) onRepeat(index);
       // Read `isAlone` again: another node may have been seen during the insert.
-      if (signal === null && !namespace.cluster.isAlone) namespace.announce(this.key, elements.length);
+      if (signal === null && !namespace.cluster.isAlone) this.#announce(elements.length, groupsOf(elements));
       meter.count('insert', 'ok', elements.length);
       return ids;
     });
+  }
+
+  /** The signal of an insert. The engine publishes it once for all concurrent inserts that share it. */
+  #signalOf(elements: readonly NewElement[]): ReadySignal | null {
+    const groups = this.namespace.isStream ? [...groupsOf(elements)] : null;
+    const named = groups?.join(',') ?? '';
+    if (this.#last?.named !== named)
+      this.#last = { signal: this.namespace.readySignal(this.key, groups), named };
+    return this.#last.signal;
+  }
+
+  /** Notifies other nodes that `count` elements became eligible in these groups. */
+  #announce(count: number, groups: Iterable<GroupName>): void {
+    this.namespace.announce(this.key, count, this.namespace.isStream ? groups : null);
   }
 
   /** Whether the engine has seen the keys of all elements, so that it would store none of them. */
@@ -299,7 +312,7 @@ export class Queue {
     const done = moves.filter((_, i) => results[i]?.outcome === 'done');
     for (const [queue, elements] of done.length === moves.length ? targets : byTarget(done)) {
       queue.#noteStored(elements);
-      if (!queue.namespace.cluster.isAlone) queue.namespace.announce(queue.key, elements.length);
+      if (!queue.namespace.cluster.isAlone) queue.#announce(elements.length, groupsOf(elements));
     }
     return results;
   }
@@ -424,13 +437,14 @@ export class Queue {
     const { popped, reserved } = this.#split(deliveries, RELEASE);
     if (popped.length > 0) {
       undoneTakes.begin(this.key, popped, (isLate) => {
-        if (isLate) this.match(popped.length);
-        this.namespace.announce(this.key, popped.length);
+        const groups = groupsIn(popped);
+        if (isLate) this.match(popped.length, groups);
+        this.#announce(popped.length, groups);
       });
     }
     if (reserved.length > 0) {
       storage.settle(reserved).then(
-        () => this.namespace.announce(this.key, reserved.length),
+        () => this.#announce(reserved.length, groupsIn(deliveries)),
         (error: unknown) => {
           const ids = reserved.map(({ id }) => id);
           log.warn({ err: error, queue: this.key, ids }, 'elements could not be returned to their queue');
@@ -554,6 +568,7 @@ export class Queue {
   #noteSettled(items: readonly SettleItem[], results: readonly SettleResult[]): void {
     const { meter, stats, activity, sweeper, defaultGroup } = this.namespace;
     let released = 0;
+    let releasedIn: Set<GroupName> | null = null;
     let [hasDied, hasRemoved] = [false, false];
     for (let i = 0, count = 1; i < items.length; i += count) {
       const item = items[i] as SettleItem;
@@ -571,12 +586,16 @@ export class Queue {
       activity.note(this.key.name);
       if (action.kind === 'release') {
         stats.add(this.key, group, action.countTry ? { rollback: count } : { reserve: -count });
-        if (outcome === 'done') released += count;
+        if (outcome === 'done') {
+          released += count;
+          releasedIn = (releasedIn ?? new Set()).add(group);
+        }
       } else if (action.kind === 'dead-letter') {
         stats.add(this.key, group, { rollback: count });
         // Without a dead-letter queue, the elements wait in this queue again.
         if (outcome === 'done') {
           released += count;
+          releasedIn = (releasedIn ?? new Set()).add(group);
           this.#wake(group, 0, count);
         }
       } else if (from === 'reserved') stats.add(this.key, group, { commit: count });
@@ -587,8 +606,8 @@ export class Queue {
     if (hasDied) this.namespace.elementsDied(this);
     // An engine that moves many dead letters in steps releases the other elements between these steps, which may be
     // after the wake-ups above.
-    if (hasDied && released > 0) this.match(released);
-    if (released > 0) this.namespace.announce(this.key, released);
+    if (hasDied && releasedIn !== null) this.match(released, releasedIn);
+    if (releasedIn !== null) this.#announce(released, releasedIn);
   }
 
   /** `count` elements become eligible for a group in `inMs`. */
@@ -596,9 +615,13 @@ export class Queue {
     this.namespace.waitQueues(this.key.name)?.get(group)?.expect(inMs, count);
   }
 
-  /** Up to `count` elements, or {@link MANY}, may have become eligible in each group: wakes consumers. */
-  match(count: number): void {
-    for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) waitQueue.match(count);
+  /**
+   * Up to `count` elements, or {@link MANY}, may have become eligible in each of these groups: wakes consumers.
+   * @param groups default: all
+   */
+  match(count: number, groups?: Iterable<GroupName>): void {
+    const waitQueues = this.namespace.waitQueues(this.key.name);
+    for (const group of groups ?? waitQueues?.keys() ?? []) waitQueues?.get(group)?.match(count);
   }
 
   /** Makes all consumers of the queue wait, on every node (spec 3.2). Durable; idempotent. */
@@ -837,6 +860,21 @@ function expiringMove(move: QueueMove): QueueMove {
     return { queue, element: ttlMs === null ? element : queue.expiring(element, ttlMs) };
   });
   return { ...move, inserts };
+}
+
+function groupsOf(elements: readonly NewElement[]): Set<GroupName> {
+  const found = new Set<GroupName>();
+  let last: readonly GroupName[] | null = null;
+  for (const { groups } of elements) {
+    // Elements of one request usually share their list.
+    if (groups !== last) for (const group of groups) found.add(group);
+    last = groups;
+  }
+  return found;
+}
+
+function groupsIn(deliveries: readonly Delivery[]): Set<GroupName> {
+  return new Set(deliveries.map(({ group }) => group));
 }
 
 /** Groups adjacent elements with the same timing and groups, and counts them: in large inserts nearly all are alike. */

@@ -5,8 +5,8 @@ import type { Queue } from '../../src/broker/queue.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
-import type { TestEngine } from '../engines.ts';
-import { brokerOn, plain } from '../support/broker.ts';
+import { MAIN_ENGINES_AND_CLUSTER, type TestEngine } from '../engines.ts';
+import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
 import { until } from '../support/until.ts';
@@ -202,6 +202,73 @@ describe('a blocked get of a group that was requested from within the end of ano
     await close();
   });
 });
+
+/** The engine's clock does not advance, so no poll helps: a get is woken, or the test times out. */
+for (const kind of MAIN_ENGINES_AND_CLUSTER) {
+  describe(`an element of a stream that becomes eligible on another node, on ${kind.name}`, () => {
+    let opened: TestEngine;
+    let brokers: readonly Broker[];
+    /** The groups in which the nodes took since the last `blocked`. */
+    const taken: string[] = [];
+
+    beforeEach(async () => {
+      opened = await kind.open({ namespaces: [STREAM] });
+      const { engine } = opened;
+      const shared = engineWith(
+        engine.signaller.type === 'local' ? betweenProcesses(engine) : engine,
+        (real) => ({
+          take: (queue, options) => {
+            taken.push(options.group);
+            return real.take(queue, options);
+          },
+        }),
+      );
+      brokers = [1, 2].map((seed) => brokerOn([{ policy: STREAM, engine: shared }], opened.clock, seed));
+      for (const broker of brokers) await broker.start();
+    });
+    afterEach(async () => {
+      for (const broker of brokers) await broker.stop();
+      await opened.close();
+    });
+
+    const queueOn = (node: number): Queue => (brokers[node] as Broker).namespace('S').queue('q');
+
+    /** A consumer that waits on the second node: its first take has returned nothing, since this later one does. */
+    async function blocked(group: string): Promise<{ delivered: Promise<Delivery> }> {
+      const delivered = new Promise<Delivery>((deliver) => {
+        const request = { group, leaseMs: LEASE_MS, timeoutMs: null, tid: null, owner: null };
+        queueOn(1).get(request, { deliver, end: () => {} });
+      });
+      const pop = { group, count: 1, leaseMs: null };
+      assert.deepEqual((await opened.engine.storage.take(queueOn(1).key, pop)).deliveries, []);
+      taken.length = 0;
+      return { delivered };
+    }
+
+    it('wakes the consumers of its groups alone', async () => {
+      await blocked('other');
+      const first = await blocked('mine');
+      await queueOn(0).insert([newElement({ groups: ['mine', 'third'] })]);
+      const { id, lease } = await first.delivered;
+      assert.deepEqual(taken, ['mine']);
+      const again = await blocked('mine');
+      await queueOn(0).settle({ id, group: 'mine', token: lease?.token ?? null }, release(0));
+      assert.equal((await again.delivered).tries, 1);
+      assert.deepEqual(taken, ['mine']);
+    });
+
+    it('wakes the consumers of each of its groups, however many there are', async () => {
+      const groups = Array.from({ length: 64 }, (_, i) => `group ${i}`);
+      const waiting = await Promise.all(groups.map(blocked));
+      await queueOn(0).insert([newElement({ groups })]);
+      const delivered = await Promise.all(waiting.map((each) => each.delivered));
+      assert.deepEqual(
+        delivered.map(({ group }) => group),
+        groups,
+      );
+    });
+  });
+}
 
 describe('a consumer that leaves while its take is in flight', () => {
   for (const leaseMs of [null, LEASE_MS]) {

@@ -171,6 +171,20 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
+    name: 'an element wakes the consumers of all groups on other nodes',
+    suite: 'wake-ups',
+    edits: edit('broker/queue.ts', 'groups ?? waitQueues?.keys()', 'waitQueues?.keys()'),
+  },
+  {
+    name: 'an element of many groups wakes consumers of some of them on other nodes',
+    suite: 'wake-ups',
+    edits: edit(
+      'broker/cluster.ts',
+      '(groups !== null && groups.length <= MAX_NAMED_GROUPS && { groups })',
+      '(groups !== null && { groups: groups.slice(0, MAX_NAMED_GROUPS) })',
+    ),
+  },
+  {
     name: 'a rollback wakes no consumer',
     suite: 'wake-ups',
     edits: edit('broker/queue.ts', 'this.#wake(group ?? defaultGroup, action.delayMs);', '{}'),
