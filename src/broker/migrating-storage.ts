@@ -452,6 +452,10 @@ export class MigratingStorage implements Storage {
     };
   }
 
+  takeAffected(): QueueKey[] {
+    return [...this.#from.takeAffected(), ...this.#to.takeAffected()];
+  }
+
   /** Converts a moment of the old engine's clock to that of the new one, with which callers compare it. */
   #byNewClock(at: number | null, queue?: QueueKey): number | null {
     const leadMs = this.#to.now(queue) - this.#from.now(queue);

@@ -620,16 +620,6 @@ export class Namespace {
     return this.options.deadLetterQueues;
   }
 
-  /**
-   * Elements of a queue were dead-lettered: wakes the dead-letter queue that this node knows. Another one may have been
-   * declared since; the engine reports the right one to a sweep.
-   */
-  elementsDied({ settings }: Queue): void {
-    const name = settings.deadLetter?.queue ?? null;
-    if (name !== null) this.wake({ ns: this.name, name });
-    this.sweeper.sweepForDeadLetters();
-  }
-
   /** An unknown number of elements may have become eligible in a queue without a call of this node. */
   wake(key: QueueKey): void {
     this.noteStored(key);

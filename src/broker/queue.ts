@@ -603,7 +603,7 @@ export class Queue {
       hasRemoved ||= outcome === 'dead-lettered' || action.kind === 'finish' || action.kind === 'move';
     }
     if (hasRemoved) this.namespace.noteRemoved(this.key);
-    if (hasDied) this.namespace.elementsDied(this);
+    if (hasDied) sweeper.reportAffected();
     // An engine that moves many dead letters in steps releases the other elements between these steps, which may be
     // after the wake-ups above.
     if (hasDied && releasedIn !== null) this.match(released, releasedIn);

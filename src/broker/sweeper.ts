@@ -11,11 +11,6 @@ const POLL_MS = 5_000;
 const RETRY_MS = 1_000;
 /** How soon to sweep again if the engine reports a next lease end that has passed. */
 const REST_MS = 20;
-/**
- * The minimum time between two sweeps for dead letters: the first dead letter is reported immediately, and many
- * together cost few sweeps.
- */
-const DEAD_LETTER_MS = 100;
 
 /**
  * Ends leases on time, for all queues of one engine, even if no consumer waits there: dead letters and counts depend on
@@ -30,8 +25,6 @@ export class LeaseSweeper {
   readonly #onAffected: (queues: readonly QueueKey[]) => void;
   readonly #timer: EarliestTimer;
   #sweeping: Promise<void> | null = null;
-  /** When the last sweep for dead letters began, by the monotonic clock. */
-  #deadLettersAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
 
   constructor(
@@ -73,18 +66,9 @@ export class LeaseSweeper {
     return this.#sweeping;
   }
 
-  /**
-   * Sweeps since elements were dead-lettered: the engine's next sweep names their dead-letter queues. Immediately, or
-   * soon if there was such a sweep a moment ago.
-   */
-  sweepForDeadLetters(): void {
-    const now = this.#clock.monotonic();
-    const restMs = Math.max(0, this.#deadLettersAt + DEAD_LETTER_MS - now);
-    if (restMs > 0 || this.#sweeping !== null) this.#wakeIn(restMs);
-    else {
-      this.#deadLettersAt = now;
-      void this.sweep();
-    }
+  /** Elements were dead-lettered: reports the queues that got them without waiting for a sweep. */
+  reportAffected(): void {
+    this.#onAffected(this.#storage.takeAffected());
   }
 
   async stop(): Promise<void> {

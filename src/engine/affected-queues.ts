@@ -1,7 +1,7 @@
 import type { QueueKey } from '../model/names.ts';
 import { queueDefinitionKey } from './definitions.ts';
 
-/** Queues that gained eligible elements without a call whose caller knows of them, until a sweep reports them. */
+/** Queues that gained eligible elements without a call whose caller knows of them, until the broker takes them. */
 export class AffectedQueues {
   /** By their keys as one string. */
   readonly #queues = new Map<string, QueueKey>();

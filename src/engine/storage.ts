@@ -126,12 +126,17 @@ export interface Storage {
    * Housekeeping for all queues of the engine: expires leases that ran out (each a failed try with the reason {@link
    * LEASE_EXPIRED}, including dead letter and retry delay, which starts at the end of the lease) and elements, applies
    * retention, and forgets old dedup keys and unused queues. The work of one call is bounded. Returns when to call
-   * again (null: nothing is due), and which queues gained eligible elements through the engine's own steps since the
-   * last sweep of this engine object, such as dead-letter queues of settles. Elements sent to a queue on another server
-   * of a cluster may arrive later, so that an unreachable server delays no other; a later sweep then names that queue.
+   * again (null: nothing is due), and what {@link takeAffected} returns. Elements sent to a queue on another server of
+   * a cluster may arrive later, so that an unreachable server delays no other; a later sweep then names that queue.
    * Safe to call from several nodes concurrently.
    */
   sweep(): Promise<SweepResult>;
+
+  /**
+   * Returns the queues that gained eligible elements through the steps of this engine object since they were last
+   * returned, such as the dead-letter queues of settles that have resolved.
+   */
+  takeAffected(): QueueKey[];
 
   /**
    * This node's estimate of the engine's clock, ms since 1970, without a round trip; -Infinity until the clock is

@@ -142,6 +142,10 @@ export class TracedStorage implements Storage {
     return this.#storage.sweep();
   }
 
+  takeAffected(): QueueKey[] {
+    return this.#storage.takeAffected();
+  }
+
   now(queue?: QueueKey): number {
     return this.#storage.now(queue);
   }

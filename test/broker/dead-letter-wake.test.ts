@@ -7,6 +7,7 @@ import { withFolder } from '../engines/sqlite-folder.ts';
 import { MAIN_ENGINES_AND_CLUSTER } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
 
 const POLICY = plain('N', { deadLetter: { maxTries: 5, queue: 'dead' } });
 const FAIL = { kind: 'release', delayMs: 0, countTry: true } as const;
@@ -16,13 +17,22 @@ describe('a blocked get on a dead-letter queue', { timeout: 300_000 }, () => {
   for (const kind of MAIN_ENGINES_AND_CLUSTER) {
     for (const where of ['this node', 'another node'] as const) {
       for (const named of ['the namespace', 'the options of its queue'] as const) {
-        it(`is woken on ${where} when an element is moved to the dead-letter queue of ${named}, on ${kind.name}`, async () => {
+        it(`is woken on ${where}, without a sweep, when an element is moved to the dead-letter queue of ${named}, on ${kind.name}`, async () => {
           const opened = await kind.open({ namespaces: [POLICY] });
-          const engine =
-            opened.engine.signaller.type === 'local' ? betweenProcesses(opened.engine) : opened.engine;
+          let sweeps = 0;
+          const engine = engineWith(
+            opened.engine.signaller.type === 'local' ? betweenProcesses(opened.engine) : opened.engine,
+            (real) => ({
+              sweep: () => {
+                sweeps += 1;
+                return real.sweep();
+              },
+            }),
+          );
           const brokers = [1, 2].map((seed) => brokerOn([{ policy: POLICY, engine }], opened.clock, seed));
           try {
             for (const broker of brokers) await broker.start();
+            const sweepsOfStart = sweeps;
             const [here, elsewhere] = brokers as [Broker, Broker];
             const queue = here.namespace('N').queue('q');
             const isOwn = named === 'the options of its queue';
@@ -40,6 +50,7 @@ describe('a blocked get on a dead-letter queue', { timeout: 300_000 }, () => {
               assert.equal(outcome, tries === deadLetter.maxTries ? 'dead-lettered' : 'done');
             }
             assert.equal(bodyText(await waiting), 'hopeless');
+            assert.equal(sweeps, sweepsOfStart);
           } finally {
             for (const broker of brokers) await broker.stop();
             await opened.close();

@@ -266,13 +266,9 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/queue.ts', 'if (!paused) this.match(MANY);', 'if (!paused) this.match(0);'),
   },
   {
-    name: 'a dead letter wakes no consumer of a queue that queue options name',
+    name: 'a dead letter wakes no consumer',
     suite: 'dead letters',
-    edits: edit(
-      'broker/namespace.ts',
-      'this.sweeper.sweepForDeadLetters();',
-      'if (name !== null) this.onReady(name, 1);',
-    ),
+    edits: edit('broker/queue.ts', 'if (hasDied) sweeper.reportAffected();', ''),
   },
   {
     name: 'queues whose first insert was rejected are registered',

@@ -281,6 +281,10 @@ export class PostgresStorage implements Storage {
     return { affected: affected.takeAll(), nextAt: hasMore ? Math.floor(clock.now) : expirer.nextAt };
   }
 
+  takeAffected(): QueueKey[] {
+    return this.#context.affected.takeAll();
+  }
+
   /** Updates this node's estimate of the database's clock. */
   async ping(): Promise<void> {
     this.#context.clock.update(await this.#batcher.submit(this.#operations.ping, null, null));

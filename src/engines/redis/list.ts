@@ -231,6 +231,10 @@ export class ListStorage implements Storage {
     await this.#sweeper.forgetUnused();
     return { affected: [], nextAt: null };
   }
+
+  takeAffected(): QueueKey[] {
+    return [];
+  }
 }
 
 function check(queue: QueueKey, { matureAt, delayMs, groups, expiresAt }: NewElement, now: number): void {

@@ -235,6 +235,10 @@ export class RedisStorage implements Storage {
     return this.#sweeper.sweep();
   }
 
+  takeAffected(): QueueKey[] {
+    return this.#sweeper.affected.takeAll();
+  }
+
   async #settle(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
     const [first] = items;
     if (first === undefined) return [];

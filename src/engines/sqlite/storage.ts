@@ -260,6 +260,10 @@ export class SqliteStorage implements Storage {
     );
   }
 
+  takeAffected(): QueueKey[] {
+    return this.#client.affected.takeAll();
+  }
+
   #detailsOf(action: SettleAction, now: number, bodies: BodyWriter): SettleDetails {
     switch (action.kind) {
       case 'finish': {
