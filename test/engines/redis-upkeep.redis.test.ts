@@ -243,6 +243,21 @@ describe('Housekeeping of the Redis engine', () => {
     );
   });
 
+  it('a move of many elements registers its target for a sweep once', async () => {
+    const { storage } = engine;
+    await storage.insert(
+      QUEUE,
+      Array.from({ length: 500 }, () => newElement()),
+    );
+    const { deliveries } = await reserve(60_000);
+    const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
+    await cli('CONFIG', 'RESETSTAT');
+    const action = { kind: 'move', to: DEAD, groups: [''], tries: null, headers: [] } as const;
+    assert.deepEqual(new Set(await settle(storage, QUEUE, refs, action)), new Set(['done']));
+    const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
+    assert.ok(Number(calls) < 10, `${calls} calls`);
+  });
+
   it('inserts of elements with many groups are split into several function calls, as each blocks the server', async () => {
     const groups = Array.from({ length: 60 }, (_, i) => `group ${i}`);
     const insert = () => engine.storage.insert({ ns: 'stream', name: 'q' }, [newElement({ groups })]);

@@ -434,16 +434,20 @@ class Batcher {
 
   #registerSweeps({ calls }: Batch, deadlineAt: number): Promise<void> | null {
     const { registry } = this.#context;
-    let needed: Promise<void>[] | null = null;
+    const needed: Promise<void>[] = [];
+    let last: SweepRequest | null = null;
     const register = (queue: QueueKey, ms: number): void => {
+      // Most requests of a batch are equal, such as those of a thousand moves.
+      if (last?.queue === queue && last.ms === ms) return;
+      last = { queue, ms };
       const registering = registry.requireSweep(queue, ms, deadlineAt);
-      if (registering !== null) needed = [...(needed ?? []), registering];
+      if (registering !== null) needed.push(registering);
     };
     for (const { options } of calls) {
       if (options.creates === true && this.#retentionMs > 0) register(this.queue, this.#retentionMs);
       for (const { queue, ms } of options.sweeps ?? []) register(queue, ms);
     }
-    return needed === null ? null : Promise.all(needed).then(() => {});
+    return needed.length === 0 ? null : Promise.all(needed).then(() => {});
   }
 
   /** The commands that publish the signals of calls, one for each distinct signal. */

@@ -302,9 +302,11 @@ export class RedisStorage implements Storage {
 
   /** Only the server knows when moved elements expire, so their queues are swept soon. */
   #sweepTargets(items: readonly SettleItem[], results: readonly SettleResult[]): void {
+    const targets = new Set<QueueKey>();
     for (const [i, { action }] of items.entries()) {
-      if (action.kind === 'move' && results[i]?.outcome === 'done') this.#sweepSoon(action.to);
+      if (action.kind === 'move' && results[i]?.outcome === 'done') targets.add(action.to);
     }
+    for (const target of targets) this.#sweepSoon(target);
   }
 
   /** If this fails, the entry that was added before the batch remains. */
