@@ -106,7 +106,7 @@ export class StubbedStorage {
     const registry = {
       isDeclared: () => this.isDeclared,
       noteTag: () => {},
-      dueIn: () => null,
+      requireSweep: () => null,
       tidyLater: () => {},
       noteUse: () => {},
       declare: () => this.registering,
@@ -114,6 +114,7 @@ export class StubbedStorage {
       now: () => clock.now(),
       entries: async (list: string, from: string | number) =>
         list === 'due' && from === '-inf' ? this.due.map((queue) => ({ member: '', at: 0, queue })) : [],
+      add: async () => {},
       remove: async () => {},
       unused: async () => [],
     } as unknown as Registry;

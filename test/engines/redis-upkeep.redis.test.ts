@@ -130,6 +130,21 @@ describe('Housekeeping of the Redis engine', () => {
     assert.equal(await cli('ZCOUNT', new Keys(prefix).tidy, '-inf', String(clock.now())), '0');
   });
 
+  it('a sweep registers the next moments of all its queues together', async () => {
+    const queues = Array.from({ length: 50 }, (_, i) => ({ ns: 'plain', name: `queue ${i}` }));
+    await Promise.all(
+      queues.map(async (queue) => {
+        await engine.storage.insert(queue, newElements('a'));
+        await engine.storage.take(queue, { ...POP, leaseMs: 100_000 });
+      }),
+    );
+    clock.advance(60_000);
+    await cli('CONFIG', 'RESETSTAT');
+    assert.equal((await engine.storage.sweep()).nextAt, clock.now() + 40_000);
+    const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
+    assert.ok(Number(calls) < 60, `${calls} calls`);
+  });
+
   it('a sweep leaves queues of other namespaces to nodes that know their policies', async () => {
     const { url } = await standalone();
     const other = redisEngine({ url, namespaces: [plain('other')], clock, prefix });

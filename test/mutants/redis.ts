@@ -359,8 +359,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'sweeper.ts',
-        'this.#registry.addSweep(queue, Math.max(nextAt, earliest))',
-        'this.#registry.addSweep(queue, nextAt)',
+        'nextDue.push({ queue, at: Math.max(nextAt, earliest) })',
+        'nextDue.push({ queue, at: nextAt })',
       ),
     ],
   },

@@ -13,12 +13,16 @@ export interface SweepRequest {
   readonly ms: number;
 }
 
-/** An entry of a sweep list: good for one sweep at or after its moment. */
-export interface SweepEntry {
-  readonly member: string;
+/** When to sweep a queue: good for one sweep at or after its moment. */
+export interface NewSweepEntry {
   readonly queue: QueueKey;
   /** By the server's clock. */
   readonly at: number;
+}
+
+/** An entry of a sweep list. */
+export interface SweepEntry extends NewSweepEntry {
+  readonly member: string;
 }
 
 export interface UnusedName {
@@ -277,25 +281,21 @@ export class Registry {
     if (registered > (isSoon ? now : now + MARGIN_MS) && registered <= now + ms) return null;
     if (!isSoon) return this.addSweep(queue, now + ms, deadlineAt);
     // A sweep may remove the first entry while the call is in flight; then the second one remains.
-    const moments = [now + ms, now + ms + MARGIN_MS];
-    return this.#add('due', queue, moments, deadlineAt).then(() => remember(this.#soon, text, now + ms));
+    const entries = [now + ms, now + ms + MARGIN_MS].map((at) => ({ queue, at }));
+    return this.add('due', entries, deadlineAt).then(() => remember(this.#soon, text, now + ms));
   }
 
-  async addSweep(queue: QueueKey, at: number, deadlineAt?: number): Promise<void> {
-    await this.#add('due', queue, [at], deadlineAt);
-    remember(this.#due, queueText(queue), at);
+  addSweep(queue: QueueKey, at: number, deadlineAt?: number): Promise<void> {
+    return this.add('due', [{ queue, at }], deadlineAt);
   }
 
   /** Ensures that the queue's housekeeping is done in a minute. Nobody waits for the write. */
   tidyLater(queue: QueueKey): void {
     const now = this.now();
     if ((this.#tidy.get(queueText(queue)) ?? 0) > now) return;
-    remember(this.#tidy, queueText(queue), now + TIDY_AFTER_MS);
-    this.addTidy(queue, now + TIDY_AFTER_MS).catch(() => this.#tidy.delete(queueText(queue)));
-  }
-
-  addTidy(queue: QueueKey, at: number): Promise<void> {
-    return this.#add('tidy', queue, [at]);
+    const at = now + TIDY_AFTER_MS;
+    remember(this.#tidy, queueText(queue), at);
+    this.add('tidy', [{ queue, at }]).catch(() => this.#tidy.delete(queueText(queue)));
   }
 
   /**
@@ -322,15 +322,19 @@ export class Registry {
     await this.#executor.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
   }
 
-  /** The moment is part of the member, so a queue may have several entries. @throws QuaysideError */
-  async #add(
+  /** Adds entries. The moment is part of the member, so a queue may have several. @throws QuaysideError */
+  async add(
     list: SweepList,
-    queue: QueueKey,
-    moments: readonly number[],
+    entries: readonly NewSweepEntry[],
     deadlineAt = this.#executor.deadline(),
   ): Promise<void> {
-    const entries = moments.flatMap((at) => [Math.floor(at), `${Math.floor(at)}:${queueText(queue)}`]);
-    await this.#executor.call('moments', [this.#keys[list]], entries, { deadlineAt });
+    if (entries.length === 0) return;
+    const args = entries.flatMap(({ queue, at }) => [
+      Math.floor(at),
+      `${Math.floor(at)}:${queueText(queue)}`,
+    ]);
+    await this.#executor.call('moments', [this.#keys[list]], args, { deadlineAt });
+    if (list === 'due') for (const { queue, at } of entries) remember(this.#due, queueText(queue), at);
   }
 }
 

@@ -6,7 +6,7 @@ import type { QueueKey } from '../../model/names.ts';
 import { type Batchers, single } from './batcher.ts';
 import type { RedisContext } from './context.ts';
 import { queueText } from './keys.ts';
-import type { Registry, SweepEntry, SweepList, UnusedName } from './registry.ts';
+import type { NewSweepEntry, Registry, SweepEntry, SweepList, UnusedName } from './registry.ts';
 
 /** Entries per read. A sweep that has found as many reads no more. */
 const MAX_QUEUES = 500;
@@ -59,12 +59,20 @@ export class Sweeper {
     for (const [text, { queue, found }] of swept) {
       if (found.released || (found.ready && dueTexts.has(text))) this.affected.note(queue);
     }
-    const retryAt = now + RETRY_MS;
-    await Promise.all([
-      this.#registerNext(swept, now + 1),
-      ...due.filter(isSilent).map(({ queue }) => this.#registry.addSweep(queue, retryAt)),
-      ...tidy.filter(isSilent).map(({ queue }) => this.#registry.addTidy(queue, retryAt)),
-    ]);
+    const later = ({ queue }: SweepEntry): NewSweepEntry => ({ queue, at: now + RETRY_MS });
+    const nextDue = due.filter(isSilent).map(later);
+    const nextTidy = tidy.filter(isSilent).map(later);
+    // Later than all old entries, so that no new entry equals one of them: a server whose clock is behind the
+    // registry's may report a moment that has already passed there.
+    const earliest = now + 1;
+    for (const { queue, found } of swept.values()) {
+      const { nextTidyAt } = found;
+      const nextAt = found.more ? earliest : found.nextAt;
+      if (nextAt !== null) nextDue.push({ queue, at: Math.max(nextAt, earliest) });
+      if (nextTidyAt !== null) nextTidy.push({ queue, at: Math.max(nextTidyAt, earliest) });
+    }
+    // Add the next entries before the old ones are removed: a queue that must be swept is always listed.
+    await Promise.all([this.#registry.add('due', nextDue), this.#registry.add('tidy', nextTidy)]);
     await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
     await this.forgetUnused();
     const isFull = due.length >= MAX_QUEUES || tidy.length >= MAX_QUEUES;
@@ -108,23 +116,6 @@ export class Sweeper {
       }),
     );
     return { swept, silent };
-  }
-
-  /**
-   * Adds the next entries of swept queues before their old ones are removed: a queue that must be swept is always
-   * listed.
-   * @param earliest later than all old entries, so that no new entry equals one of them: a server whose clock is behind
-   *   the registry's may report a moment that has already passed there
-   */
-  async #registerNext(swept: ReadonlyMap<string, SweptQueue>, earliest: number): Promise<void> {
-    const adding: Promise<void>[] = [];
-    for (const { queue, found } of swept.values()) {
-      const { nextTidyAt } = found;
-      const nextAt = found.more ? earliest : found.nextAt;
-      if (nextAt !== null) adding.push(this.#registry.addSweep(queue, Math.max(nextAt, earliest)));
-      if (nextTidyAt !== null) adding.push(this.#registry.addTidy(queue, Math.max(nextTidyAt, earliest)));
-    }
-    await Promise.all(adding);
   }
 
   /**
