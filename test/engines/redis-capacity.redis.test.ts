@@ -87,6 +87,35 @@ it('The bytes of a queue, estimated from a sample, are within 10 % of what Redis
   }
 });
 
+for (const variant of ['simple', 'stream', 'list']) {
+  it(`The elements of many queues are counted by a few calls, variant ${variant}`, async () => {
+    const { url, port } = await standalone();
+    const groups = variant === 'stream' ? ['a', 'b'] : null;
+    const settings = { variant };
+    const engine = redisEngine({ url, namespaces: [plain('N', { groups })], clock: null, settings });
+    const received = (): number =>
+      Number(/total_net_input_bytes:(\d+)/.exec(redisCli(port, 'INFO', 'stats'))?.[1]);
+    await engine.start();
+    try {
+      for (let i = 0; i < 300; i += 1) {
+        const element = newElement({ ...(groups !== null && { groups }) });
+        await engine.storage.insert({ ns: 'N', name: `${i}` }, [element]);
+      }
+      if (variant !== 'list')
+        await engine.storage.take(
+          { ns: 'N', name: '7' },
+          { group: groups?.[0] ?? '', count: 1, leaseMs: 9_000 },
+        );
+      const before = received();
+      assert.equal((await engine.storage.usage('N', false)).elements, variant === 'stream' ? 600 : 300);
+      const bytes = received() - before;
+      assert.ok(bytes < 300 * 45, `${bytes} bytes`);
+    } finally {
+      await engine.stop();
+    }
+  });
+}
+
 for (const variant of ['simple', 'list']) {
   it(`A read of the usage of a namespace is rejected with storage-unavailable if Redis is lost during it, variant ${variant}`, async () => {
     const proxy = await TcpProxy.start((await standalone()).port);

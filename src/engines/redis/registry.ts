@@ -3,6 +3,7 @@ import type { Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { asString, type Reply } from './client/connection.ts';
 import type { Executor } from './client/executor.ts';
+import type { Topology } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Settings } from './settings.ts';
@@ -51,13 +52,8 @@ const MAX_REMEMBERED = 100_000;
  * A drop subtracts this from the last use, so that a use in the same millisecond differs from it and keeps the name.
  */
 const DROP_MARK_MS = 0.5;
-/** Queues whose usage is queried at a time. */
+/** Queues whose usage is queried at a time: Redis counts them in less than a millisecond. */
 const QUEUES_AT_ONCE = 200;
-/** The ranges of the members of waiting and of reserved deliveries. */
-const COUNTED = [
-  ['[w', '(x'],
-  ['[l', '(m'],
-] as const;
 /**
  * How many fields, members or nodes of a key Redis measures, in 3 ms at most. For a larger key, it extrapolates: to
  * measure all of a million takes half a second, in which it serves nobody else.
@@ -75,6 +71,7 @@ export class Registry {
   readonly #executor: Executor;
   readonly #keys: Keys;
   readonly #settings: Settings;
+  readonly #topology: Topology;
   readonly #dedupWindowMs: number;
   /** By queue with a registered name: when a use was last recorded, or began to be. */
   readonly #used = new Map<string, number>();
@@ -89,10 +86,11 @@ export class Registry {
   /** The last time that `now` returned without a queue. */
   #seenAt = Number.NEGATIVE_INFINITY;
 
-  constructor(context: Pick<RedisContext, 'executor' | 'keys' | 'settings' | 'dedupWindowMs'>) {
+  constructor(context: Pick<RedisContext, 'executor' | 'keys' | 'settings' | 'topology' | 'dedupWindowMs'>) {
     this.#executor = context.executor;
     this.#keys = context.keys;
     this.#settings = context.settings;
+    this.#topology = context.topology;
     this.#dedupWindowMs = context.dedupWindowMs;
   }
 
@@ -248,23 +246,27 @@ export class Registry {
   async usage(ns: string, needsBytes: boolean): Promise<Usage> {
     const names = await this.names(ns);
     const isList = this.#settings.variant === 'list';
-    const query = (key: string, name: string, ...args: (string | number)[]): Promise<Reply> =>
-      this.#executor.read(key, name, args);
+    // Queues of a cluster are in different slots, of which a function accesses only one.
+    const perCall = this.#topology.isCluster ? 1 : QUEUES_AT_ONCE;
     let elements = 0;
     let bytes = 0;
     for (let from = 0; from < names.length; from += QUEUES_AT_ONCE) {
-      const counting: Promise<Reply>[] = [];
-      const measuring: Promise<Reply>[] = [];
+      const counted: string[] = [];
+      const measured: string[] = [];
       for (const name of names.slice(from, from + QUEUES_AT_ONCE)) {
         const { hash, order } = this.#keys.queue({ ns, name });
         const list = this.#keys.list({ ns, name });
-        if (isList) counting.push(query(list, 'LLEN', list));
-        else for (const [low, high] of COUNTED) counting.push(query(order, 'ZLEXCOUNT', order, low, high));
-        if (!needsBytes) continue;
-        for (const key of isList ? [list] : [hash, order]) {
-          measuring.push(query(key, 'MEMORY', 'USAGE', key, 'SAMPLES', SAMPLES));
-        }
+        counted.push(isList ? list : order);
+        if (needsBytes) measured.push(...(isList ? [list] : [hash, order]));
       }
+      const counting: Promise<Reply>[] = [];
+      for (let at = 0; at < counted.length; at += perCall) {
+        const [key = '', ...others] = counted.slice(at, at + perCall);
+        counting.push(this.#executor.call('usage', [key, ...others], [], { writes: false }));
+      }
+      const measuring = measured.map((key) =>
+        this.#executor.read(key, 'MEMORY', ['USAGE', key, 'SAMPLES', SAMPLES]),
+      );
       const [counts, sizes] = await Promise.all([Promise.all(counting), Promise.all(measuring)]);
       for (const count of counts) elements += Number(count);
       for (const size of sizes) bytes += Number(size);

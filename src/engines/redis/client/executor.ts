@@ -82,16 +82,17 @@ export class Executor {
    * @param name the end of the function's name
    * @param keys all in one slot
    * @param options.repeatable if false, it is never sent twice, and without a reply its outcome is unknown
+   * @param options.writes false: it changes nothing
    * @throws QuaysideError
    */
   call(
     name: string,
     keys: readonly [string, ...string[]],
     args: readonly Arg[],
-    { repeatable = true, deadlineAt = this.deadline() }: FunctionOptions = {},
+    { writes = true, repeatable = true, deadlineAt = this.deadline() }: FunctionOptions = {},
   ): Promise<Reply> {
     const call = [`${this.library}_${name}`, keys.length, ...keys, ...args];
-    return this.#command(keys[0], 'FCALL', call, { writes: true, repeatable, deadlineAt });
+    return this.#command(keys[0], 'FCALL', call, { writes, repeatable, deadlineAt });
   }
 
   /** Starts to execute a request. It may settle after its deadline: until then, its `failure` is the outcome. */
@@ -245,6 +246,7 @@ export class Executor {
 }
 
 interface FunctionOptions {
+  readonly writes?: boolean;
   readonly repeatable?: boolean;
   readonly deadlineAt?: number;
 }

@@ -13,6 +13,7 @@
 --   A queue of the list variant has one key more, which makes its dedup keys void (list.lua). Arguments: '1' to delete
 --   the queue only if nothing at all is stored in it, or ''; how long dedup keys are kept, ms. Returns 1, or 0 if the
 --   queue was not deleted.
+-- usage: keys: z, or the list, of each queue. Returns how many deliveries they hold, waiting and reserved ones.
 
 register('_moments', function(keys, args)
   return spreadCall('ZADD', keys[1], args)
@@ -74,6 +75,18 @@ register('_drop', function(keys, args)
     if db('PEXPIRETIME', keys[5]) <= last then db('PEXPIREAT', keys[5], last + 1) end
   end
   return 1
+end)
+
+register('_usage', function(keys)
+  local count = 0
+  for _, key in ipairs(keys) do
+    if sub(key, -2) == ':l' then
+      count = count + db('LLEN', key)
+    else
+      count = count + db('ZLEXCOUNT', key, '[w', '(x') + db('ZLEXCOUNT', key, '[l', '(m')
+    end
+  end
+  return count
 end)
 
 -- Definitions: a hash per kind, key -> version, a space, JSON. The node generates a new version for each write, so that
