@@ -28,10 +28,15 @@ export interface CounterDeltas {
 export interface CounterStore {
   /**
    * Whether one connection carries all calls in order, so that one write takes all queues, and a read sees exactly the
-   * writes that were called before it. If not, each queue is written and read by itself, since it may be on another
-   * server, and reads wait until no write is in flight.
+   * writes that were called before it. If not, each queue is read by itself, and reads wait until no write is in
+   * flight.
    */
   readonly isOrdered: boolean;
+  /**
+   * If it is not ordered, a write takes queues with this many groups together, or one queue with more. Default: one
+   * queue, since each may be on another server.
+   */
+  readonly groupsPerWrite?: number;
   /** Adds in one step. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
   write(deltas: readonly CounterDeltas[]): Promise<void>;
   /**
@@ -114,8 +119,7 @@ export class BufferedStats implements Stats {
       this.#buffer = new Map();
       this.#bufferedGroups = 0;
       this.#flushes += 1;
-      const batches = this.#store.isOrdered ? [queues] : queues.map((queue) => [queue]);
-      for (const batch of batches) {
+      for (const batch of this.#batchesOf(queues)) {
         const writing = this.#write(batch).finally(() => this.#flushing.delete(writing));
         this.#flushing.add(writing);
       }
@@ -134,6 +138,22 @@ export class BufferedStats implements Stats {
     this.#stopped = true;
     if (canFlush) await this.flush().catch(() => {});
     this.#stopTimer();
+  }
+
+  /** Splits queues into those of each write. */
+  #batchesOf(queues: readonly CounterDeltas[]): CounterDeltas[][] {
+    const { isOrdered, groupsPerWrite = 1 } = this.#store;
+    const batches: CounterDeltas[][] = [];
+    let left = 0;
+    for (const queue of queues) {
+      if (left <= 0) {
+        batches.push([]);
+        left = isOrdered ? Number.POSITIVE_INFINITY : groupsPerWrite;
+      }
+      batches.at(-1)?.push(queue);
+      left -= queue.groups.size;
+    }
+    return batches;
   }
 
   /** Counts that are certainly not stored are buffered again. Others may be stored, and must not be added twice. */

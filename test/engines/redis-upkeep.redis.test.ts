@@ -145,6 +145,19 @@ describe('Housekeeping of the Redis engine', () => {
     assert.ok(Number(calls) < 60, `${calls} calls`);
   });
 
+  it('the counts of many queues are stored by few calls', async () => {
+    const queues = Array.from({ length: 50 }, (_, i) => ({ ns: 'plain', name: `queue ${i}` }));
+    for (const [i, queue] of queues.entries()) engine.stats.add(queue, '', { put: i + 1, get: 1 });
+    await cli('CONFIG', 'RESETSTAT');
+    await engine.stats.flush();
+    const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
+    assert.ok(Number(calls) < 5, `${calls} calls`);
+    for (const [i, queue] of queues.entries()) {
+      const { put, get } = (await engine.stats.read(queue)).get('') ?? {};
+      assert.deepEqual([put, get], [i + 1, 1]);
+    }
+  });
+
   it('a sweep leaves queues of other namespaces to nodes that know their policies', async () => {
     const { url } = await standalone();
     const other = redisEngine({ url, namespaces: [plain('other')], clock, prefix });

@@ -17,6 +17,7 @@ const QUEUE = { ns: 'N', name: 'q' };
 /** Stores counters in memory. A test can make writes fail, and run code before a read returns. */
 class CountersInMemory implements CounterStore {
   readonly isOrdered: boolean;
+  groupsPerWrite = 1;
   readonly writes: (readonly CounterDeltas[])[] = [];
   failure: ((batch: readonly CounterDeltas[]) => QuaysideError | null) | null = null;
   /** Queues whose counters cannot be read. */
@@ -75,6 +76,18 @@ describe('Buffered statistics', () => {
       assert.equal(clock.pending, 0);
     });
   }
+
+  it('are written for several queues together if the store takes them, with a bounded number of groups', async () => {
+    const store = new CountersInMemory(false);
+    store.groupsPerWrite = 3;
+    const stats = statsOn(store);
+    for (const [name, groups] of Object.entries({ a: 1, b: 1, c: 1, d: 5, e: 1 })) {
+      for (let i = 0; i < groups; i += 1) stats.add({ ns: 'N', name }, `g${i}`, { put: 1 });
+    }
+    await stats.flush();
+    const written = store.writes.map((batch) => batch.map(({ queue }) => queue.name).join());
+    assert.deepEqual(written, ['a,b,c', 'd', 'e']);
+  });
 
   it('are written for each queue separately if the store has several servers', async () => {
     const store = new CountersInMemory(false);

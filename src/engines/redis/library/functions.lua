@@ -128,8 +128,8 @@ register('_delete', function(keys, args)
   return 1
 end)
 
--- Statistics. count: keys: the hash of counters (<counter>:<group> -> count), h and the list of its queue; arguments:
--- field and increment, repeated.
+-- Statistics. count: keys: for each queue its hash of counters (<counter>:<group> -> count), its h and its list;
+-- arguments: for each queue the number of its arguments, then field and increment, repeated.
 
 -- How long counters are kept after the last count if their queue is not stored here: it is in another engine, or was
 -- deleted just before another node counted.
@@ -168,13 +168,22 @@ local function forgetLeast(key)
   spreadCall('HDEL', key, least)
 end
 
-register('_count', function(keys, args)
+local function count(counters, h, list, args, from, upTo)
   local isNew = false
-  for i = 1, #args, 2 do
-    local count = db('HINCRBY', keys[1], args[i], args[i + 1])
-    isNew = isNew or count == tonumber(args[i + 1])
+  for i = from, upTo, 2 do
+    local sum = db('HINCRBY', counters, args[i], args[i + 1])
+    isNew = isNew or sum == tonumber(args[i + 1])
   end
-  if isNew and db('HLEN', keys[1]) > MAX_COUNTED then forgetLeast(keys[1]) end
-  if db('HEXISTS', keys[2], 'm') + db('EXISTS', keys[3]) == 0 then db('PEXPIRE', keys[1], GONE_MS) else db('PERSIST', keys[1]) end
-  return #args / 2
+  if isNew and db('HLEN', counters) > MAX_COUNTED then forgetLeast(counters) end
+  if db('HEXISTS', h, 'm') + db('EXISTS', list) == 0 then db('PEXPIRE', counters, GONE_MS) else db('PERSIST', counters) end
+end
+
+register('_count', function(keys, args)
+  local at = 1
+  for i = 1, #keys, 3 do
+    local behind = at + 1 + tonumber(args[at])
+    count(keys[i], keys[i + 1], keys[i + 2], args, at + 1, behind - 1)
+    at = behind
+  end
+  return #keys / 3
 end)
