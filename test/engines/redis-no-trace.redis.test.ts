@@ -81,6 +81,33 @@ it('Operations on a queue that does not exist leave no keys on the Redis server'
   }
 });
 
+it('Takes that find nothing in a queue write nothing to the Redis server', async () => {
+  const { url, port } = await standalone();
+  const engine = redisEngine({ url, namespaces: [plain('plain')], clock: null });
+  const changes = (): number =>
+    Number(/rdb_changes_since_last_save:(\d+)/.exec(redisCli(port, 'INFO', 'persistence'))?.[1]);
+  await engine.start();
+  try {
+    const { storage } = engine;
+    const queue = { ns: 'plain', name: 'awaited' };
+    const reserve = { ...TAKE, leaseMs: 3_600_000 };
+    await storage.insert(queue, newElements('a', 'b'));
+    assert.equal((await storage.take(queue, TAKE)).deliveries.length, 1);
+    assert.equal((await storage.take(queue, reserve)).deliveries.length, 1);
+    // The pop is finished by the call after it, and the reply of the reserve is replaced by the next one.
+    await storage.take(queue, TAKE);
+    const before = changes();
+    for (let i = 0; i < 3; i += 1) {
+      for (const options of [TAKE, reserve]) {
+        assert.deepEqual((await storage.take(queue, options)).deliveries, []);
+      }
+    }
+    assert.equal(changes(), before);
+  } finally {
+    await engine.stop();
+  }
+});
+
 it('The record on Redis of a call with unknown outcome on a queue that does not exist is removed a minute later', async () => {
   const { url } = await standalone();
   const proxy = await TcpProxy.start(Number(new URL(url).port));

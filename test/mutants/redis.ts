@@ -187,13 +187,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'reading a queue that does not exist creates it',
     suite: 'redis no trace',
-    edits: [
-      inRedis(
-        'library/session.lua',
-        "return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1 or call.mayBeDone)",
-        'return call.number > 0',
-      ),
-    ],
+    edits: [inRedis('library/session.lua', "return q.tag ~= '' and not call.isIdle", 'return true')],
   },
   {
     name: 'names that are only read accumulate in the list of used queues',
@@ -209,7 +203,23 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a call on a queue that does not exist can be executed after it was reported lost',
     suite: 'redis no trace',
-    edits: [inRedis('library/session.lua', ' or call.received < call.number - 1', '')],
+    edits: [
+      inRedis(
+        'library/session.lua',
+        'if call.received < call.number - 1 or call.mayBeDone',
+        'if call.mayBeDone',
+      ),
+    ],
+  },
+  {
+    name: 'a take that finds nothing writes a session',
+    suite: 'redis no trace',
+    edits: [inRedis('library/session.lua', "q.tag ~= '' and not call.isIdle", "q.tag ~= ''")],
+  },
+  {
+    name: 'a call that returns deliveries of the one before leaves them in its session, and the next one deletes them',
+    suite: 'redis answers',
+    edits: [inRedis('library/session.lua', '    call.isIdle = call.isIdle and not hasTaken(taken)\n', '')],
   },
   {
     name: 'a take delivers an expired element',
@@ -594,7 +604,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a pop that is sent again and finds no queue leaves nothing, so that its first attempt is executed late',
     suite: 'redis calls',
-    edits: [inRedis('library/session.lua', ' or call.mayBeDone)', ')')],
+    edits: [inRedis('library/session.lua', ' or call.mayBeDone then', ' then')],
   },
   {
     name: 'a reserve that a silent server blocks rejects the commits of its batch',

@@ -20,10 +20,10 @@
 -- retention if it has options of its own }. LATE and STALE are errors, and nothing was done. STALE is only sent to a
 -- call that its node has given up, because a later call has a higher number: nobody reads it.
 --
--- A session stores what a node's last call returned: if that call is sent again, its reply is repeated and it is not
--- executed again. A node has one call in flight per queue, so one reply is enough: a higher number shows that the node
--- knows how the earlier calls ended. Bodies are not copied: what was popped stays in the hash until the node's next
--- call. If that call reports that the reply never arrived, the take is undone.
+-- A session stores what a node's last call that had an effect returned: if that call is sent again, its reply is
+-- repeated and it is not executed again. A node has one call in flight per queue, so one reply is enough: a higher number
+-- shows that the node knows how the earlier calls ended. Bodies are not copied: what was popped stays in the hash until
+-- the node's next call. If that call reports that the reply never arrived, the take is undone.
 --
 --   number(6) last use(6) listed under `c` at(6), then TAKE or OTHER(1) and the result of the only verb; or, if there
 --   were several verbs or it wrote to the outbox, packed: the results, the indexes of the takes, and the destinations
@@ -83,6 +83,8 @@ local function begin(args)
   call = {
     node = node, number = number, received = received, contact = contact, excused = excused,
     isCluster = flags % 2 == 1, mayBeDone = flags > 1, policyText = args[2],
+    -- It has taken and changed nothing so far on which its node relies.
+    isIdle = true,
     opened = {}, died = {}, outbox = {}, wanted = {}, copied = 0,
     -- Bytes that its takes may still return, leases that it may still end, and deliveries that may still expire.
     capacity = LARGEST_REPLY, leasesLeft = LEASES_AT_ONCE, expiriesLeft = EXPIRED_AT_ONCE,
@@ -109,6 +111,7 @@ local function settlePrevious(q)
   local number = fromSix(q.session, 1)
   local returned = number == call.returnedFrom and call.returned or {}
   for place, taken in ipairs(takesOf(q.session)) do
+    call.isIdle = call.isIdle and not hasTaken(taken)
     if number > call.received then
       undoTake(q, taken)
     elseif returned[place] then
@@ -119,6 +122,9 @@ local function settlePrevious(q)
   end
   flush(q)
 end
+
+-- Verbs that change nothing by themselves, except that a take may take something.
+local IDLE = { take = true, counts = true, scan = true, ['settle-session'] = true }
 
 local function runVerbs(q, args)
   local results, kept, elements, takes = {}, {}, {}, {}
@@ -132,6 +138,7 @@ local function runVerbs(q, args)
     -- A page is not kept, as its elements would have to be kept, too. A node that gets '' for a page scans again.
     kept[#results] = name == 'scan' and '' or result
     elements[#results] = values or 0
+    call.isIdle = call.isIdle and IDLE[name] and not (name == 'take' and hasTaken(result))
     if name == 'take' then takes[#takes + 1] = #results end
     at = behind
   end
@@ -183,10 +190,13 @@ local function repeatReply(q)
   return replyOf(results, elements)
 end
 
--- Calls do not create a session in a queue that does not exist. But if the outcome of an earlier call, or of an earlier
--- attempt of this one, is unknown, it may still arrive, and only a session rejects it.
+-- A call that took and changed nothing needs no session: if it is sent again, it is executed again. Most takes of waiting
+-- consumers are such calls. Nor do calls create a session in a queue that does not exist. But if the outcome of an
+-- earlier call, or of an earlier attempt of this one, is unknown, it may still arrive, and only a session rejects it.
 local function needsSession(q)
-  return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1 or call.mayBeDone)
+  if call.number == 0 then return false end
+  if call.received < call.number - 1 or call.mayBeDone then return true end
+  return q.tag ~= '' and not call.isIdle
 end
 
 local function run(keys, args)
@@ -200,6 +210,8 @@ local function run(keys, args)
     settlePrevious(q)
   end
   local results, elements, takes, kept = runVerbs(q, args)
+  -- A repeated reply names the destinations of entries.
+  if next(call.outbox) then call.isIdle = false end
   writeEntries(q)
   if needsSession(q) then
     createQueue(q)

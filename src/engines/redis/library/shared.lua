@@ -32,7 +32,8 @@ local addToOutbox, writeEntries, nameDestinations, wantedEntries
 
 -- take.lua
 local PAGE, LARGEST_REPLY, TAKE_HEAD
-local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eachId, finishPops, undoTake, undoPart, rereadTake
+local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eachId
+local hasTaken, finishPops, undoTake, undoPart, rereadTake
 
 -- settle.lua
 local moveToDeadLetters

@@ -256,6 +256,11 @@ verbs.take = function(q, args, at)
   return concat(pieces, '', 0), at + 6, taken.bytes <= LARGEST_PACKED and cmsgpack.pack(values) or values
 end
 
+-- Whether a take has deliveries. A reserve has its token at the end.
+function hasTaken(taken)
+  return #taken - TAKE_HEAD > (byte(taken) == RESERVES and 16 or 0)
+end
+
 local function isPop(taken)
   local kind = byte(taken)
   return kind == POPS or kind == UNTOUCHED_POPS
