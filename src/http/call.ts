@@ -63,7 +63,6 @@ export class HttpCall {
   /** The span of this request; null if there is no tracing. */
   span: Span | null = null;
   readonly #startedAt: number;
-  #peer: string | null = null;
 
   constructor(front: Front, request: HttpRequest, response: HttpResponse) {
     this.front = front;
@@ -140,15 +139,8 @@ export class HttpCall {
     return clientAddress(this.#peerAddress, this.head, trustedProxies);
   }
 
-  /**
-   * Reads the peer's address for use after the connection is closed, when Node no longer knows it. Costs a system call.
-   */
-  keepAddress(): void {
-    this.#peer = this.request.socket.remoteAddress ?? '';
-  }
-
   get #peerAddress(): string {
-    return this.#peer ?? this.request.socket.remoteAddress ?? '';
+    return this.request.socket.remoteAddress ?? '';
   }
 
   /** A parameter of the path, percent-decoded. */

@@ -227,7 +227,6 @@ export class Front {
     const { clock, log } = this.parts;
     const startedAt = clock.monotonic();
     const { response } = call;
-    call.keepAddress();
     response.once('close', () => {
       const ms = Math.round(clock.monotonic() - startedAt);
       // A client that disconnected before its response began has seen no status.
@@ -342,8 +341,6 @@ export class Front {
 
   /** Logs an audited operation once it has succeeded (docs/operate/log-events.md). */
   #audit(call: HttpCall, handling: Promise<void> | void): void {
-    // The client may have disconnected before the operation has succeeded.
-    call.keepAddress();
     const auditIfComplete = (): void => {
       // If the client disconnected before the end of its JSON body, nothing was done.
       if (call.route?.body !== 'json' || call.request.complete) this.audit(call);

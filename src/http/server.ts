@@ -119,7 +119,13 @@ export class HttpServer implements Service {
       this.#sockets.add(socket);
       socket.on('close', () => this.#sockets.delete(socket));
     });
-    if (this.#parts.options.tls !== null) this.#watchUnused(server);
+    const { tls } = this.#parts.options;
+    // Node reads the address of a peer at its first use, and remembers it. A closed connection has none any more.
+    server.on(
+      tls === null ? 'connection' : 'secureConnection',
+      (socket: Socket) => void socket.remoteAddress,
+    );
+    if (tls !== null) this.#watchUnused(server);
   }
 
   /** With TLS, `bytesRead` does not show whether a request has begun: the handshake counts as well. */

@@ -20,13 +20,27 @@ async function blockedGet(
 describe('The access log line of a client that disconnected', () => {
   const harness = sharedHarness({ http: { logsAccess: true } });
 
+  const addresses = (): unknown[] =>
+    harness().log.flatMap(({ fields }) => (fields.event === 'access' ? [fields.address] : []));
+
   it('has its address, although nothing read the address before the connection was closed', async () => {
     const connection = await blockedGet(harness(), harness().queue());
     await harness().waiting(1);
     connection.socket.resetAndDestroy();
-    await until(() => harness().log.some(({ fields }) => fields.event === 'access'));
-    const [line] = harness().log.filter(({ fields }) => fields.event === 'access');
-    assert.equal(line?.fields.address, '127.0.0.1');
+    await until(() => addresses().length === 1);
+    assert.deepEqual(addresses(), ['127.0.0.1']);
+  });
+
+  it('has its address, although it reset the connection before the server read the request', async () => {
+    const connection = await RawConnection.open(harness().port);
+    // A response on another connection means that this one has been accepted.
+    await harness().client().namespaces();
+    const before = addresses().length;
+    // Both reach the server in the same turn.
+    connection.send(rawRequest(['GET /livez HTTP/1.1', 'Host: test']));
+    connection.socket.resetAndDestroy();
+    await until(() => addresses().length === before + 1);
+    assert.equal(addresses().at(-1), '127.0.0.1');
   });
 });
 

@@ -180,7 +180,6 @@ export const queueRoutes: readonly Route[] = [
     async handle(call) {
       const { user, namespace, queue } = call;
       const tid = checkName('tid', call.param('tid'));
-      call.keepAddress();
       // Workers cancel their own takes when they stop. Only the cancel of another user's call is for the audit log.
       const mayEndOthers = user.may('manage', namespace.name) && (await queue.mayBlockOthers(tid, user.name));
       queue.cancel(tid, mayEndOthers ? null : user.name);
