@@ -111,10 +111,14 @@ export function routeNotFound({ path }: HttpCall): QuaysideError {
 }
 
 /** The error of a request that is not a WebSocket handshake, at a path that serves nothing else. */
-export function upgradeRequired({ path }: HttpCall): QuaysideError {
+export function upgradeRequired({ path, request: { method } }: HttpCall): QuaysideError {
+  const what =
+    method === 'GET'
+      ? 'without Upgrade: websocket or Connection: Upgrade. A proxy may have removed them'
+      : `a ${method} and not a GET`;
   return new QuaysideError(
     'upgrade-required',
-    `Path ${quote(path)} serves WebSocket only, but the request is without Upgrade: websocket or Connection: Upgrade. A proxy may have removed them.`,
+    `Path ${quote(path)} serves WebSocket only, but the request is ${what}.`,
   );
 }
 

@@ -167,7 +167,8 @@ export class Front {
 
   /** Whether a request to upgrade its connection goes to {@link upgrade}; others are handled like any request. */
   isUpgrade({ method, url = '', rawHeaders }: HttpRequest): boolean {
-    if (method !== 'GET' || this.parts.upgrades?.has(pathOf(url)) !== true) return false;
+    const [path = ''] = originFormOf(url).split('?', 1);
+    if (method !== 'GET' || this.parts.upgrades?.has(path) !== true) return false;
     return rareHeader(rawHeaders, 'upgrade')?.toLowerCase() === 'websocket';
   }
 
@@ -413,7 +414,7 @@ function splitTarget(call: HttpCall, target: string): void {
       `The request target ${quote(target)} has ${quote(bad)}, which must be percent-encoded.`,
     );
   }
-  const originForm = target.charCodeAt(0) === SLASH ? target : target.replace(ABSOLUTE_FORM, '');
+  const originForm = originFormOf(target);
   const queryAt = originForm.indexOf('?');
   call.path = queryAt === -1 ? originForm : originForm.slice(0, queryAt);
   if (queryAt !== -1) call.search = originForm.slice(queryAt + 1);
@@ -422,10 +423,9 @@ function splitTarget(call: HttpCall, target: string): void {
   }
 }
 
-/** The target without its query. */
-function pathOf(target: string): string {
-  const queryAt = target.indexOf('?');
-  return queryAt === -1 ? target : target.slice(0, queryAt);
+/** The target without the scheme and the host of an absolute form. */
+function originFormOf(target: string): string {
+  return target.charCodeAt(0) === SLASH ? target : target.replace(ABSOLUTE_FORM, '');
 }
 
 const SLASH = 0x2f;

@@ -131,6 +131,11 @@ describe('STOMP over WebSocket', () => {
     assert.equal(headers['sec-websocket-accept'], 's3pPLMBiTxaQ9kYGzzhZRbK+xOo=');
   });
 
+  it('also begins if the target of the request is absolute, as RFC 6455 allows', async () => {
+    await start();
+    assert.equal((await ask({}, `http://127.0.0.1:${port.address.port}/stomp?x=1`)).status, 101);
+  });
+
   it('is rejected if the client offers no supported subprotocol', async () => {
     await start();
     for (const offer of ['mqtt', 'v12.stompx, ']) {
@@ -160,11 +165,7 @@ describe('STOMP over WebSocket', () => {
         'GET',
         'Path "/stomp" serves WebSocket only, but the request is without Upgrade: websocket or Connection: Upgrade. A proxy may have removed them.',
       ],
-      [
-        {},
-        'POST',
-        'Path "/stomp" serves WebSocket only, but the request is without Upgrade: websocket or Connection: Upgrade. A proxy may have removed them.',
-      ],
+      [{}, 'POST', 'Path "/stomp" serves WebSocket only, but the request is a POST and not a GET.'],
       [{ 'sec-websocket-version': '7' }, 'GET', 'sec-websocket-version must be 13, not "7".'],
     ] as const) {
       const reply = await upgrade(port.address.port, headers, '/stomp', method);
