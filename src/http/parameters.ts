@@ -180,7 +180,7 @@ export function groups(description: string): QueryParameter<readonly GroupName[]
     description,
     schema: Type.String({ description: `1 to ${LIMITS.groups} names, separated by commas` }),
     fallback: null,
-    read: checkGroups,
+    read: (name, value) => checkGroups(name, value.split(',')),
   };
 }
 

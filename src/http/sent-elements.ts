@@ -5,7 +5,7 @@ import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { contentHeaderAt, headersAt } from '../model/json-headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { memberPath, parse, WellFormed, wrongMember } from '../model/members.ts';
-import { Group } from '../model/names.ts';
+import { checkGroups, Group } from '../model/names.ts';
 import { STRICT } from '../model/records.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { ExportedElement } from '../operations/transfer.ts';
@@ -404,7 +404,7 @@ export const ElementLine = namedObject(
     groups: optional(
       allowing(
         `an array of 1 to ${LIMITS.groups} names`,
-        Type.Array(Group, { minItems: 1, maxItems: LIMITS.groups }),
+        Type.Array(Group, { minItems: 1, description: `At most ${LIMITS.groups} different ones.` }),
       ),
     ),
     ttl: optional(duration(1)),
@@ -455,7 +455,7 @@ function readLineElement(line: string): GivenElement {
     delayMs: delay == null ? null : toMs(delay),
     ttlMs: ttl == null ? null : toMs(ttl),
     tries: members.tries ?? null,
-    groups: groups == null ? null : [...new Set(groups.map((group) => group.trim()))],
+    groups: groups == null ? null : checkGroups('groups', groups),
     key: members.key == null ? null : toByteString(members.key),
   };
 }

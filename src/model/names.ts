@@ -92,11 +92,11 @@ export const Group: Schema<string> = refined(Type.String({ minLength: 1, maxLeng
 });
 
 /**
- * Parses a comma-separated list of consumer group names: trims each and removes duplicates.
+ * Checks the consumer group names of an element: trims each and removes duplicates.
  * @throws QuaysideError `invalid-parameter` naming `parameter`
  */
-export function checkGroups(parameter: string, text: string): readonly GroupName[] {
-  const groups = new Set(text.split(',').map((part) => checkGroup(parameter, part.trim())));
+export function checkGroups(parameter: string, names: readonly string[]): readonly GroupName[] {
+  const groups = new Set(names.map((name) => checkGroup(parameter, name.trim())));
   if (groups.size <= LIMITS.groups) return [...groups];
   throw invalidParameter(
     parameter,

@@ -55,7 +55,7 @@ export function parseGroup(name: string, value: string | null): GroupName | null
 
 /** Parses comma-separated consumer groups, without duplicates. @throws QuaysideError `invalid-parameter` */
 export function parseGroups(name: string, value: string | null): readonly GroupName[] | null {
-  return value === null ? null : checkGroups(name, decodeText(name, value)).map(ownString);
+  return value === null ? null : checkGroups(name, decodeText(name, value).split(',')).map(ownString);
 }
 
 /** Decodes a header value. @throws QuaysideError `invalid-parameter` if it is not UTF-8 */

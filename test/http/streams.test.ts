@@ -68,6 +68,20 @@ describe('Streams', () => {
     assert.equal(jsonOf<Sizes>(await client.status('events', queue)).totalSize, 1);
   });
 
+  it('a line of an insert of many may name as many different groups, and duplicates count once there as well', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const insert = (groups: readonly string[]) =>
+      client.insertLines('events', queue, [{ text: 'a', groups }]);
+    const names = Array.from({ length: 64 }, (_, i) => `g${i}`);
+    assert.equal((await insert([...names, ' g0', 'g1 '])).status, 200);
+    const tooMany = await insert([...names, 'g64']);
+    assert.equal(tooMany.status, 400);
+    assert.match(tooMany.body.toString(), /Line 1: 65 consumer groups are too many/);
+    const { groups } = jsonOf<{ groups: object }>(await client.status('events', queue));
+    assert.equal(Object.keys(groups).length, 64);
+  });
+
   it('a group that the insert does not name never receives the element', async () => {
     const client = harness().client();
     const queue = harness().queue();
