@@ -4,6 +4,7 @@ import { replaceFile } from '../util/files.ts';
 import { isRecord } from '../util/is-record.ts';
 import { ownCommand } from '../util/own-command.ts';
 import { quote } from '../util/quote.ts';
+import { NOT_UTF8, UTF8 } from '../util/utf8.ts';
 import { isRightsByNamespace, type UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
 
@@ -48,10 +49,11 @@ export class UsersFile {
   async read(): Promise<UserDefinition[] | null> {
     let text: string;
     try {
-      text = await readFile(this.path, 'utf8');
+      text = UTF8.decode(await readFile(this.path));
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       if (code === 'ENOENT') return null;
+      if (code === NOT_UTF8) throw invalidFile('it is not in UTF-8', 'Save it in UTF-8');
       // A file of another system user is probably valid, and `reset-admin` would discard it: suggest access instead.
       const isAccessDenied = code === 'EACCES' || code === 'EPERM';
       throw invalidFile(

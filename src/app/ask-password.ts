@@ -1,9 +1,10 @@
 import { createInterface } from 'node:readline';
 import { Writable } from 'node:stream';
-import { text } from 'node:stream/consumers';
+import { buffer } from 'node:stream/consumers';
 import { hashPassword } from '../access/password.ts';
 import { messageOf } from '../util/message-of.ts';
-import { EXIT } from './command-line.ts';
+import { UTF8 } from '../util/utf8.ts';
+import { CommandFailed, EXIT } from './command-line.ts';
 
 /** Shorter passwords are accepted with a warning. */
 const GOOD_LENGTH = 15;
@@ -49,10 +50,16 @@ export async function readNewPassword(source: PasswordSource): Promise<string | 
 /**
  * Prompts for a password without echo, or reads the first line of a pipe. Null if the user aborted. Passwords are never
  * arguments, because every system user can list the arguments of processes.
+ * @throws CommandFailed
  */
 export async function readPassword(source: PasswordSource, question: string): Promise<string | null> {
-  if (source.input.isTTY !== true) return (await text(source.input)).split(/\r?\n/, 1)[0] ?? '';
-  return askHidden(source, question);
+  if (source.input.isTTY === true) return askHidden(source, question);
+  const bytes = await buffer(source.input);
+  try {
+    return UTF8.decode(bytes).split(/\r?\n/, 1)[0] ?? '';
+  } catch {
+    throw new CommandFailed('The password is not in UTF-8, in which clients send it.');
+  }
 }
 
 function askHidden({ input, ask }: PasswordSource, question: string): Promise<string | null> {

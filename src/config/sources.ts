@@ -7,6 +7,7 @@ import { nearestName } from '../util/did-you-mean.ts';
 import { isRecord } from '../util/is-record.ts';
 import { ownCommand } from '../util/own-command.ts';
 import { quote } from '../util/quote.ts';
+import { NOT_UTF8, UTF8 } from '../util/utf8.ts';
 import { workerEntry } from '../util/worker-entry.ts';
 import {
   entrySchema,
@@ -248,12 +249,9 @@ async function readInThread(text: string): Promise<YamlOutcome> {
   return outcome;
 }
 
-/** Replaces no invalid bytes, which would silently change names and passwords. Removes a byte order mark. */
-const UTF8 = new TextDecoder('utf-8', { fatal: true });
-
 function unreadable(error: unknown): { readonly problem: string; readonly hint?: string } {
   const { code } = error as NodeJS.ErrnoException;
-  if (code !== 'ERR_ENCODING_INVALID_ENCODED_DATA') return { problem: `cannot be read (${code})` };
+  if (code !== NOT_UTF8) return { problem: `cannot be read (${code})` };
   return { problem: 'is not in UTF-8', hint: 'Save it in UTF-8' };
 }
 

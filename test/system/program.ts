@@ -23,7 +23,7 @@ const WITHOUT_MODE_BYPASS = [
 
 export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
-  readonly input?: string;
+  readonly input?: string | Buffer;
   readonly nodeArgs?: readonly string[];
   /** The umask of the child process; defaults to this process's. */
   readonly umask?: number;

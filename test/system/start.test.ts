@@ -171,11 +171,12 @@ describe('hash-password', () => {
     assert.equal(program.logged().filter(({ level }) => level === 'warn').length, 0);
   });
 
-  it('rejects a password on the command line, an empty one and one that is too long', async () => {
+  it('rejects a password on the command line, an empty one, one that is too long, and one that is not in UTF-8', async () => {
     const cases = [
       { args: ['hash-password', 'CANARY'], input: '', code: 2 },
       { args: ['hash-password'], input: '', code: 1 },
       { args: ['hash-password'], input: 'x'.repeat(257), code: 1 },
+      { args: ['hash-password'], input: Buffer.from('a long enough p\u00e4ssword\n', 'latin1'), code: 1 },
     ];
     for (const { args, input, code } of cases) {
       const program = await folder.run(args, { input });

@@ -85,4 +85,14 @@ describe('The users file', () => {
       await assert.rejects(file.read(), UsersFileError, text);
     }
   });
+
+  it('is rejected if it is not in UTF-8, which would change names and passwords; a byte order mark is removed', async () => {
+    const definition = { name: 'j\u00f6rg', password: 'secret', rights: null };
+    const text = JSON.stringify({ [definition.name]: { password: definition.password } });
+    await file.write([]);
+    await writeFile(file.path, Buffer.from(text, 'latin1'));
+    await assert.rejects(file.read(), { message: /not in UTF-8/, hint: 'Save it in UTF-8' });
+    await writeFile(file.path, `\ufeff${text}`);
+    assert.deepEqual(await file.read(), [definition]);
+  });
 });
