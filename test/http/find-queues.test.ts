@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { UserDefinition } from '../../src/access/account.ts';
+import { unavailable } from '../../src/engine/calls.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { Harness } from './harness.ts';
@@ -205,6 +206,19 @@ describe('GET /queues', () => {
       assert.equal(answer.status, 400, JSON.stringify(query));
       assert.match(jsonOf<{ detail: string }>(answer).detail, detail);
     }
+  });
+
+  it('omits and names namespaces whose engine is unavailable, although none of their queues has changed', async (t) => {
+    await find();
+    const { storage } = harness.opened.engine;
+    const { counts } = storage;
+    t.mock.method(storage, 'counts', async (...given: Parameters<typeof counts>) => {
+      if (given[0].ns === 'N') throw unavailable('The store is not reachable now.', new Error('no answer'));
+      return counts.apply(storage, given);
+    });
+    const found = await find();
+    assert.deepEqual([ids(found), found.unavailable], [['large@jobs'], ['N']]);
+    assert.equal((await ask({ ns: 'N' })).status, 503);
   });
 
   it('returns only queues that the user may read', async () => {
