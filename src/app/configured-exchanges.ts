@@ -1,5 +1,5 @@
 import { Broker } from '../broker/broker.ts';
-import type { ErrorAt } from '../config/errors.ts';
+import { type ErrorAt, withoutPeriod } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import { checkDeclaration, type Declaration, NODE, parseDeclaration } from '../exchange/declaration.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -62,5 +62,5 @@ export async function checkExchanges(
 
 function explain(id: string, error: unknown, errorAt: ErrorAt): unknown {
   if (!(error instanceof QuaysideError)) return error;
-  return errorAt(['exchanges', id], error.message.replace(/\.$/, ''), 'Correct its declaration');
+  return errorAt(['exchanges', id], withoutPeriod(error), 'Correct its declaration');
 }

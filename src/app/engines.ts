@@ -106,7 +106,7 @@ export async function loadEngines(
           ([name, own]) => policyOf(name, own),
         ),
         clock: parts.clock,
-        dedupWindowMs: config.dedup.window * 1000,
+        dedupWindowMs: Math.round(config.dedup.window * 1000),
         settings: first === undefined ? {} : settings(first),
         log: parts.log,
       });

@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto';
 import type { Configured } from '../broker/cluster.ts';
 import type { NamespaceSetup } from '../broker/ports.ts';
-import { type OwnOptions, parseOptions, toRetryDelay } from '../broker/queue-options.ts';
+import { milliseconds, type OwnOptions, toOptions } from '../broker/queue-options.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import type { EngineLog, NamespacePolicy } from '../engine/engine.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
@@ -17,12 +17,13 @@ export const LOCAL_SIGNALS = 'local:';
 
 /** The part of a namespace's configuration that engines use. */
 export function policyOf(name: string, config: NamespaceConfig): NamespacePolicy {
+  const { deadLetter = null, retentionMs = null, retryDelay = null } = toOptions(config);
   return {
     name,
     groups: config.variant === 'stream' ? [...new Set(config.groups ?? ['default'])] : null,
-    deadLetter: config.deadLetter ?? null,
-    retentionMs: config.retention === undefined ? null : config.retention * 1000,
-    retryDelay: config.retryDelay === undefined ? null : toRetryDelay(config.retryDelay),
+    deadLetter,
+    retentionMs,
+    retryDelay,
     queues: queueRulesOf(config),
     maxGroups: config.maxGroups,
   };
@@ -46,7 +47,7 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
       policy: policyOf(name, namespace),
       configured: configuredOf(namespace),
       type: `${type}:${namespace.variant}`,
-      leaseMs: namespace.lease * 1000,
+      leaseMs: milliseconds(namespace.lease),
       queues: queueRulesOf(namespace),
       maxQueues: namespace.maxQueues,
       maxElements: namespace.maxElements ?? null,
@@ -156,5 +157,5 @@ class StatsCollection implements Stats {
 
 /** The configured queue options of a namespace, by pattern. */
 function queueRulesOf({ queues = {} }: NamespaceConfig): QueueRule<OwnOptions>[] {
-  return Object.entries(queues).map(([pattern, config]) => ({ pattern, options: parseOptions(config) }));
+  return Object.entries(queues).map(([pattern, config]) => ({ pattern, options: toOptions(config) }));
 }

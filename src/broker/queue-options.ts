@@ -4,9 +4,8 @@ import type { QueueOptions, RetryDelay } from '../engine/storage.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
 import { atMember, parse, wrongMember } from '../model/members.ts';
-import type { QueueKey } from '../model/names.ts';
+import { DEAD_LETTER_QUEUE, type QueueKey } from '../model/names.ts';
 import { type OptionName, type OptionsRecord, RETRY_DEFAULTS, ShownOptions } from '../model/records.ts';
-import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
 import { EXPIRY, requireCapability, requireExpiry } from './capabilities.ts';
@@ -131,7 +130,7 @@ export function toOptions(options: ShownOptions): OwnOptions {
 }
 
 /** @throws QuaysideError `invalid-parameter` if `max` is less than `first` */
-export function toRetryDelay(delay: NonNullable<ShownOptions['retryDelay']>): RetryDelay {
+function toRetryDelay(delay: NonNullable<ShownOptions['retryDelay']>): RetryDelay {
   const { first, factor, jitter } = { ...RETRY_DEFAULTS, ...delay };
   const { max = Math.max(RETRY_DEFAULTS.max, first) } = delay;
   if (max < first) throw wrongMember('retryDelay.max', max, `at least retryDelay.first, which is ${first}`);
@@ -139,7 +138,7 @@ export function toRetryDelay(delay: NonNullable<ShownOptions['retryDelay']>): Re
 }
 
 /** Converts seconds, at least to 1 ms. */
-function milliseconds(seconds: number): number {
+export function milliseconds(seconds: number): number {
   return Math.max(1, Math.round(seconds * 1000));
 }
 

@@ -22,6 +22,11 @@ export interface ConfigProblem {
   readonly hint: string;
 }
 
+/** The message of an error as a problem, which its hint follows. */
+export function withoutPeriod({ message }: Error): string {
+  return message.replace(/\.$/, '');
+}
+
 /** Reports an invalid value. */
 export type Report = (path: Path, problem: string, hint: string) => void;
 

@@ -13,7 +13,15 @@ import {
   type Tree,
   withDefaults,
 } from './declared.ts';
-import { ConfigError, type ConfigProblem, type ErrorAt, type Path, pathText, type Report } from './errors.ts';
+import {
+  ConfigError,
+  type ConfigProblem,
+  type ErrorAt,
+  type Path,
+  pathText,
+  type Report,
+  withoutPeriod,
+} from './errors.ts';
 import { type Config, type NamespaceConfig, Options } from './options.ts';
 import { checkRules } from './rules.ts';
 import {
@@ -218,10 +226,11 @@ function setIn(tree: Tree, path: Path, value: unknown): void {
 
 /** Checks a tree with defaults filled in against the declared options. */
 function checkTree(tree: Tree, report: Report): void {
-  for (const { path, rule } of schemaErrors(Options, tree)) {
+  for (const { path, rule, error } of schemaErrors(Options, tree)) {
     if (rule === 'unknown') reportUnknown(path, report);
     else if (rule === 'missing') report(path, 'is missing', hintFor(schemaAt(path), 'Give it'));
-    else reportWrong(path, tree, report, rule);
+    else if (error === undefined) reportWrong(path, tree, report, rule);
+    else report(path, withoutPeriod(error), hintFor(schemaAt(path), 'Correct it'));
   }
 }
 

@@ -1,5 +1,5 @@
 import { LIMITS } from '../model/limits.ts';
-import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
+import { QUEUE_OPTIONS, STRICT } from '../model/records.ts';
 import { ownCommand } from '../util/own-command.ts';
 import { type Properties, type Static, Type } from '../util/schema.ts';
 
@@ -10,13 +10,6 @@ import { type Properties, type Static, Type } from '../util/schema.ts';
  * Durations are in seconds, sizes in bytes. `secret` marks values that are masked in output, entirely or as part of a
  * URL, and that can be read from a file (`…_FILE`); `hint` tells how to correct an invalid value.
  */
-
-/** Undeclared keys are errors. */
-const CLOSED = { additionalProperties: false };
-
-/** A length of time in seconds. */
-const durationOption = (description: string, more: object = {}) =>
-  Type.Number({ exclusiveMinimum: 0, maximum: LIMITS.delayMs / 1000, description, ...more });
 
 /** A number of something, at least one. */
 const countOption = (description: string, more: object = {}) =>
@@ -40,7 +33,7 @@ const tlsOptions = <More extends Properties>(description: string, more: More) =>
         key: Type.String({ minLength: 1, description: 'PEM file of its private key' }),
         ...more,
       },
-      { ...CLOSED, description: `${description}; SIGHUP reads its files again` },
+      { ...STRICT, description: `${description}; SIGHUP reads its files again` },
     ),
   );
 
@@ -95,7 +88,7 @@ const frontEndOptions = <More extends Properties>(
       }),
       ...more,
     },
-    { ...CLOSED, default: {} },
+    { ...STRICT, default: {} },
   );
 
 const StompOptions = frontEndOptions(
@@ -151,7 +144,7 @@ const UserOptions = Type.Object(
       }),
     ),
   },
-  { ...CLOSED, hint: 'Write a password between quotes, or { password: …, rights: … }' },
+  { ...STRICT, hint: 'Write a password between quotes, or { password: …, rights: … }' },
 );
 
 const HttpOptions = Type.Object(
@@ -193,64 +186,23 @@ const HttpOptions = Type.Object(
       description: 'serves the metrics of all namespaces at `/metrics` without credentials',
     }),
   },
-  { ...CLOSED, default: {} },
-);
-
-const DeadLetterOptions = Type.Object(
-  {
-    maxTries: countOption('number of failed tries after which an element moves to the dead-letter queue', {
-      maximum: LIMITS.tries,
-    }),
-    queue: Type.String({
-      minLength: 1,
-      default: DEAD_LETTER_QUEUE,
-      description: 'name of that queue, in the same namespace',
-    }),
-  },
-  { ...CLOSED, description: 'moves elements that fail too often; if not given, they are retried for ever' },
-);
-
-const RetryDelayOptions = Type.Object(
-  {
-    first: durationOption('delay after the first failed try, seconds'),
-    factor: Type.Number({
-      minimum: 1,
-      maximum: 100,
-      default: 2,
-      description: 'factor by which the delay grows with each further failed try',
-    }),
-    max: Type.Optional(
-      durationOption('longest delay, seconds; defaults to 3600, or to `first` if that is longer'),
-    ),
-    jitter: Type.Number({
-      minimum: 0,
-      maximum: 1,
-      default: 0,
-      description: 'largest share by which a delay is shortened, so that elements do not all return at once',
-    }),
-  },
-  {
-    ...CLOSED,
-    description:
-      'how long an element waits after a rollback that names no delay, and after a lease expiry; if not given, it does not wait',
-  },
+  { ...STRICT, default: {} },
 );
 
 /** Options of queues by name; they override those of the namespace. */
 const QueueOptions = Type.Object(
   {
-    lease: Type.Optional(durationOption('as in the namespace, whose value is the default')),
-    deadLetter: Type.Optional(DeadLetterOptions),
-    retryDelay: Type.Optional(RetryDelayOptions),
-    retention: Type.Optional(durationOption('streams: as in the namespace')),
-    ttl: Type.Optional(durationOption('time to live of elements that are inserted without one, seconds')),
-    maxElements: Type.Optional(
-      countOption(
-        'maximum number of elements in each of these queues, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues',
-      ),
-    ),
+    lease: Type.Optional({
+      ...QUEUE_OPTIONS.lease,
+      description: 'as in the namespace, whose value is the default',
+    }),
+    deadLetter: Type.Optional(QUEUE_OPTIONS.deadLetter),
+    retryDelay: Type.Optional(QUEUE_OPTIONS.retryDelay),
+    retention: Type.Optional({ ...QUEUE_OPTIONS.retention, description: 'streams: as in the namespace' }),
+    ttl: Type.Optional(QUEUE_OPTIONS.ttl),
+    maxElements: Type.Optional(QUEUE_OPTIONS.maxElements),
   },
-  CLOSED,
+  STRICT,
 );
 
 const SignallerOptions = Type.Object(
@@ -270,7 +222,7 @@ const SignallerOptions = Type.Object(
       }),
     ),
   },
-  { ...CLOSED, description: 'signals between nodes' },
+  { ...STRICT, description: 'signals between nodes' },
 );
 
 const StatsOptions = Type.Object(
@@ -290,7 +242,7 @@ const StatsOptions = Type.Object(
       }),
     ),
   },
-  { ...CLOSED, description: 'counts of inserted and finished elements, which the status of a queue shows' },
+  { ...STRICT, description: 'counts of inserted and finished elements, which the status of a queue shows' },
 );
 
 const NamespaceOptions = Type.Object(
@@ -314,22 +266,16 @@ const NamespaceOptions = Type.Object(
         description: 'default groups of a stream; defaults to `[default]`',
       }),
     ),
-    lease: durationOption('how long a lease lasts, seconds; a call may ask for another length', {
-      default: 120,
-    }),
-    deadLetter: Type.Optional(DeadLetterOptions),
-    retryDelay: Type.Optional(RetryDelayOptions),
+    lease: { ...QUEUE_OPTIONS.lease, default: 120 },
+    deadLetter: Type.Optional(QUEUE_OPTIONS.deadLetter),
+    retryDelay: Type.Optional(QUEUE_OPTIONS.retryDelay),
     queues: Type.Optional(
       Type.Record(QueueOptions, {
         description:
           "options of queues by name or by pattern, in which `*` stands for any characters. The most specific match applies; options that it does not give default to the namespace's. See [policies](../guides/policies.md)",
       }),
     ),
-    retention: Type.Optional(
-      durationOption(
-        'streams: longest time that an element is stored, seconds; if not given, it is stored until its last group has finished it',
-      ),
-    ),
+    retention: Type.Optional(QUEUE_OPTIONS.retention),
     maxQueues: countOption(
       'maximum number of queues in the namespace; a request that would create one more is rejected. Queues for dead letters and for elements that no exchange could forward are created beyond it, too, but they count',
       { default: 10_000 },
@@ -375,7 +321,7 @@ const NamespaceOptions = Type.Object(
     signaller: Type.Optional(SignallerOptions),
     stats: Type.Optional(StatsOptions),
   },
-  CLOSED,
+  STRICT,
 );
 
 const QueueOf = {
@@ -385,7 +331,7 @@ const QueueOf = {
 
 const ExchangeOptions = Type.Object(
   {
-    src: Type.Object(QueueOf, { ...CLOSED, description: 'queue from which elements are taken' }),
+    src: Type.Object(QueueOf, { ...STRICT, description: 'queue from which elements are taken' }),
     dst: Type.Array(
       Type.Object(
         {
@@ -396,7 +342,7 @@ const ExchangeOptions = Type.Object(
             }),
           ),
         },
-        CLOSED,
+        STRICT,
       ),
       {
         minItems: 1,
@@ -411,10 +357,10 @@ const ExchangeOptions = Type.Object(
           Type.Boolean({ description: 'forwards to another engine at least once instead of at most once' }),
         ),
       },
-      { ...CLOSED, default: {}, description: 'options of its consumer' },
+      { ...STRICT, default: {}, description: 'options of its consumer' },
     ),
   },
-  CLOSED,
+  STRICT,
 );
 
 const TracingOptions = Type.Object(
@@ -451,7 +397,7 @@ const TracingOptions = Type.Object(
     }),
   },
   {
-    ...CLOSED,
+    ...STRICT,
     description: 'sends traces to an OpenTelemetry collector; if not given, nothing is traced',
   },
 );
@@ -507,14 +453,14 @@ export const Options = Type.Object(
         ),
         perUser: countOption('pending gets and reserves of one user at once', { default: 1_000 }),
       },
-      { ...CLOSED, default: {} },
+      { ...STRICT, default: {} },
     ),
     events: Type.Object(
       {
         total: countOption('subscribers of `GET /events` at once on this node', { default: 2_000 }),
         perUser: countOption('subscribers of one user at once', { default: 200 }),
       },
-      { ...CLOSED, default: {} },
+      { ...STRICT, default: {} },
     ),
     console: Type.Object(
       {
@@ -540,7 +486,7 @@ export const Options = Type.Object(
           }),
         ),
       },
-      { ...CLOSED, default: {}, hint: 'Write console: false, or its options below it' },
+      { ...STRICT, default: {}, hint: 'Write console: false, or its options below it' },
     ),
     dedup: Type.Object(
       {
@@ -551,7 +497,7 @@ export const Options = Type.Object(
           description: 'how long a repeated `Idempotency-Key` is recognised, seconds',
         }),
       },
-      { ...CLOSED, default: {} },
+      { ...STRICT, default: {} },
     ),
     shutdown: Type.Object(
       {
@@ -562,7 +508,7 @@ export const Options = Type.Object(
           description: 'how long a shutdown waits for pending requests, seconds',
         }),
       },
-      { ...CLOSED, default: {} },
+      { ...STRICT, default: {} },
     ),
     metrics: Type.Object(
       {
@@ -571,7 +517,7 @@ export const Options = Type.Object(
           description: 'adds time series for each queue to `/metrics`, up to the first 1000 queues',
         }),
       },
-      { ...CLOSED, default: {} },
+      { ...STRICT, default: {} },
     ),
     tracing: Type.Optional(TracingOptions),
     log: Type.Object(
@@ -591,10 +537,10 @@ export const Options = Type.Object(
             '`json` or `text`: one line for each event; `auto`: text on a terminal, JSON otherwise',
         }),
       },
-      { ...CLOSED, default: {} },
+      { ...STRICT, default: {} },
     ),
   },
-  CLOSED,
+  STRICT,
 );
 
 /** A complete, checked configuration with absolute paths. */

@@ -4,7 +4,7 @@ import { checkGroup, checkName } from '../model/names.ts';
 import { maskUrl } from '../util/mask.ts';
 import { conflictOf } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
-import type { Path, Report } from './errors.ts';
+import { type Path, type Report, withoutPeriod } from './errors.ts';
 import type { Config, NamespaceConfig, QueueConfig } from './options.ts';
 
 /** Checks the rules that involve several options or that the schema cannot express. */
@@ -145,15 +145,11 @@ function checkQueueOptions(
 
 /** Checks the options that both a namespace and its queues may have. */
 function checkPolicies(
-  { deadLetter, retryDelay, retention }: Pick<QueueConfig, 'deadLetter' | 'retryDelay' | 'retention'>,
+  { retryDelay, retention }: Pick<QueueConfig, 'retryDelay' | 'retention'>,
   { variant }: NamespaceConfig,
   path: Path,
   report: Report,
 ): void {
-  if (deadLetter !== undefined) {
-    const { queue } = deadLetter;
-    attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', report);
-  }
   if (retention !== undefined && variant !== 'stream') {
     report([...path, 'retention'], 'is for streams only', 'Set variant: stream, or leave it out');
   }
@@ -237,6 +233,6 @@ function attempt(check: () => void, path: Path, hint: string, report: Report): v
     check();
   } catch (error) {
     if (!(error instanceof QuaysideError)) throw error;
-    report(path, error.message.replace(/\.$/, ''), hint);
+    report(path, withoutPeriod(error), hint);
   }
 }

@@ -10,6 +10,9 @@ export interface QueueKey {
   readonly name: string;
 }
 
+/** The dead-letter queue, if the options name no other. */
+export const DEAD_LETTER_QUEUE = '__deadletter__';
+
 /** C0 controls, DEL and C1 controls, which do not belong in a name, a path, a log line or a header. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: refusing them is the purpose
 export const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;

@@ -14,7 +14,7 @@ import {
 import { DELIVERY_STATES } from './element.ts';
 import { LIMITS } from './limits.ts';
 import { WellFormed } from './members.ts';
-import { Group, Name } from './names.ts';
+import { DEAD_LETTER_QUEUE, Group, Name } from './names.ts';
 import { RIGHTS } from './rights.ts';
 
 /**
@@ -169,7 +169,6 @@ export type FoundQueues = Static<typeof FoundQueues>;
 // Options of queues
 
 const MAX_SECONDS = LIMITS.delayMs / 1000;
-const Seconds = seconds('Seconds.');
 
 function seconds(description: string): Schema<number> {
   return allowing(
@@ -180,37 +179,78 @@ function seconds(description: string): Schema<number> {
 
 /** Defaults of the members of a retry delay; `first` is required. */
 export const RETRY_DEFAULTS = { factor: 2, max: 3600, jitter: 0 } as const;
-export const MAX_FACTOR = 100;
+
+/**
+ * The options of a queue in the configuration file and in JSON, where null turns an option off. The descriptions are
+ * also those of the page about the file.
+ */
+export const QUEUE_OPTIONS = {
+  lease: seconds('how long a lease lasts, seconds; a call may ask for another length'),
+  deadLetter: Type.Object(
+    {
+      maxTries: Type.Integer({
+        minimum: 1,
+        maximum: LIMITS.tries,
+        description: 'number of failed tries after which an element moves to the dead-letter queue',
+      }),
+      queue: Type.Optional({
+        ...Name,
+        default: DEAD_LETTER_QUEUE,
+        description: 'name of that queue, in the same namespace',
+      }),
+    },
+    { ...STRICT, description: 'moves elements that fail too often; if not given, they are retried for ever' },
+  ),
+  retryDelay: Type.Object(
+    {
+      first: seconds('delay after the first failed try, seconds'),
+      factor: Type.Optional(
+        Type.Number({
+          minimum: 1,
+          maximum: 100,
+          default: RETRY_DEFAULTS.factor,
+          description: 'factor by which the delay grows with each further failed try',
+        }),
+      ),
+      max: Type.Optional(
+        seconds(
+          `longest delay, seconds; defaults to ${RETRY_DEFAULTS.max}, or to \`first\` if that is longer`,
+        ),
+      ),
+      jitter: Type.Optional(
+        Type.Number({
+          minimum: 0,
+          maximum: 1,
+          default: RETRY_DEFAULTS.jitter,
+          description:
+            'largest share by which a delay is shortened, so that elements do not all return at once',
+        }),
+      ),
+    },
+    {
+      ...STRICT,
+      description:
+        'how long an element waits after a rollback that names no delay, and after a lease expiry; if not given, it does not wait',
+    },
+  ),
+  retention: seconds(
+    'streams: longest time that an element is stored, seconds; if not given, it is stored until its last group has finished it',
+  ),
+  ttl: seconds('time to live of elements that are inserted without one, seconds'),
+  maxElements: Type.Integer({
+    minimum: 1,
+    description:
+      'maximum number of elements of a queue, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues',
+  }),
+};
 
 const queueOptions = {
-  lease: Seconds,
-  deadLetter: orNull(
-    Type.Object(
-      {
-        maxTries: Type.Integer({ minimum: 1, maximum: LIMITS.tries }),
-        queue: Type.Optional(Name),
-      },
-      STRICT,
-    ),
-  ),
-  retryDelay: orNull(
-    Type.Object(
-      {
-        first: Seconds,
-        factor: Type.Optional(
-          Type.Number({ minimum: 1, maximum: MAX_FACTOR, default: RETRY_DEFAULTS.factor }),
-        ),
-        max: Type.Optional(
-          seconds(`Seconds; ${RETRY_DEFAULTS.max} by default, or \`first\` if that is longer.`),
-        ),
-        jitter: Type.Optional(Type.Number({ minimum: 0, maximum: 1, default: RETRY_DEFAULTS.jitter })),
-      },
-      STRICT,
-    ),
-  ),
-  retention: orNull(Seconds),
-  ttl: orNull(Seconds),
-  maxElements: orNull(Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER })),
+  lease: QUEUE_OPTIONS.lease,
+  deadLetter: orNull(QUEUE_OPTIONS.deadLetter),
+  retryDelay: orNull(QUEUE_OPTIONS.retryDelay),
+  retention: orNull(QUEUE_OPTIONS.retention),
+  ttl: orNull(QUEUE_OPTIONS.ttl),
+  maxElements: orNull(QUEUE_OPTIONS.maxElements),
 };
 
 /** The options of a queue as clients see them; lengths are in seconds, as in the configuration file. */

@@ -9,9 +9,6 @@ export const EXCHANGE_ERROR = 'x-exchange-error';
 /** How many copies the original has become, counting those that an exchange may take again; absent if 1. */
 export const COPY_COUNT = 'x-copy-count';
 
-/** The dead-letter queue, if the options name no other. */
-export const DEAD_LETTER_QUEUE = '__deadletter__';
-
 /** Facts about the original of a dead letter, for its headers. */
 interface DeadLetterFacts {
   /** The queue that it left, as header bytes. */

@@ -31,6 +31,7 @@ export interface Schema<T = unknown> {
   readonly [REFINEMENT]?: Refinement<never>;
   readonly type?: string;
   readonly description?: string;
+  readonly default?: unknown;
   readonly format?: string;
   readonly const?: unknown;
   readonly enum?: readonly unknown[];
@@ -171,12 +172,17 @@ type Rule = 'missing' | 'unknown' | 'pattern' | 'length' | 'other';
 export interface SchemaError {
   readonly path: readonly string[];
   readonly rule: Rule;
+  /** The error that the refinement of the schema creates, which names the last key; undefined if it creates none. */
+  readonly error: Error | undefined;
 }
 
 /** Returns all violations in a value, each once. Below a value of the wrong type nothing is checked. */
 export function schemaErrors(schema: Schema, value: unknown): SchemaError[] {
   const errors: SchemaError[] = [];
-  checkSchema(schema, value, ({ path, rule }) => errors.push({ path: path.map(String), rule }));
+  checkSchema(schema, value, ({ path, rule, error, value: wrong }) => {
+    const keys = path.map(String);
+    errors.push({ path: keys, rule, error: error?.(keys.at(-1) ?? '', wrong as never) });
+  });
   return errors;
 }
 
@@ -327,7 +333,7 @@ function fitsSchema(schema: Schema, value: unknown): boolean {
 const TYPE_TESTS: Readonly<Record<string, (value: unknown) => boolean>> = {
   string: (value) => typeof value === 'string',
   boolean: (value) => typeof value === 'boolean',
-  integer: Number.isInteger,
+  integer: Number.isSafeInteger,
   number: Number.isFinite,
   null: (value) => value === null,
   array: Array.isArray,

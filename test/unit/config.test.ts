@@ -256,6 +256,18 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       /control character/,
     ],
     [
+      'a number of elements that is not exact, which stored options of queues cannot have either',
+      'namespaces: { N: { url: "sqlite:x", queues: { q: { maxElements: 100000000000000000000 } } } }',
+      'namespaces.N.queues.q.maxElements',
+      /whole number from 1, not 100000000000000000000/,
+    ],
+    [
+      'a dead-letter queue with a name that no queue can have',
+      'namespaces: { N: { url: "sqlite:x", deadLetter: { maxTries: 1, queue: "a\\u0007" } } }',
+      'namespaces.N.deadLetter.queue',
+      /^The queue name "a\\u0007" contains a control character\. Remove it$/,
+    ],
+    [
       'a queue that is its own dead-letter queue',
       'namespaces: { N: { url: "sqlite:x", queues: { failed: { deadLetter: { maxTries: 1, queue: failed } } } } }',
       'namespaces.N.queues.failed.deadLetter.queue',
