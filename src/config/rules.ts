@@ -33,6 +33,8 @@ export function checkRules(config: Config, report: Report): void {
   }
   for (const [i, origin] of config.http.allowedOrigins.entries()) checkOrigin(origin, i, report);
   for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, report);
+  for (const id of Object.keys(config.exchanges))
+    attempt(() => checkName('exchange', id), ['exchanges', id], 'Choose another id', report);
   checkSharedEngines(config.namespaces, report);
   checkSharedFiles(config, report);
 }

@@ -174,6 +174,12 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       'exchanges.x.dst',
       /must be a list of groups of options, and not empty/,
     ],
+    [
+      'an exchange with an id that no request could name, and whose elements no header could carry',
+      'exchanges: { "a\\u0007": { src: { ns: N, queue: a }, dst: [{ ns: N, queue: b }], consumer: {} } }',
+      'exchanges["a\\u0007"]',
+      /control character/,
+    ],
     ['no namespace at all', 'namespaces: {}', 'namespaces', /must be/],
     [
       'a dead letter without maxTries',
