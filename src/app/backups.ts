@@ -1,7 +1,8 @@
 import { existsSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
-import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { wrongMember } from '../model/members.ts';
 import type { BackupReport } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import { makeFolder, PRIVATE_MODE, syncFolder } from '../util/files.ts';
@@ -45,7 +46,7 @@ export class Backups {
     const folderName = name ?? takenAt.replaceAll(':', '-');
     if (!NAME.test(folderName)) {
       const allowed = '1 to 64 letters, digits, ".", "_" and "-", the first of them a letter or digit';
-      throw invalidParameter('name', `name cannot be ${quote(folderName)}; give ${allowed}.`);
+      throw wrongMember('name', folderName, allowed);
     }
     return this.makeAt(join(backupFolderOf(this.#options.config), folderName), takenAt);
   }

@@ -1,7 +1,7 @@
 import type { Namespace } from '../broker/namespace.ts';
 import { invalidParameter, isOutage } from '../model/errors.ts';
-import { Type } from '../util/schema.ts';
-import { type QueryParameter, wholeNumber } from './parameters.ts';
+import { allowing, Type } from '../util/schema.ts';
+import { given, type QueryParameter, wholeNumber } from './parameters.ts';
 
 // Shared by all listings: forms, pages, and JSON in pieces.
 
@@ -33,15 +33,7 @@ export function paging(after: string): {
       { from: 1, to: MAX_PAGE, unit: 'a count' },
       null,
     ),
-    after: {
-      description: after,
-      schema: Type.String({ minLength: 1 }),
-      fallback: null,
-      read(name, value) {
-        if (value !== '') return value;
-        throw invalidParameter(name, `${name} has no value; give the last entry of the page before.`);
-      },
-    },
+    after: given(after, allowing('the last entry of the page before', Type.String({ minLength: 1 }))),
   };
 }
 

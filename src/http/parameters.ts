@@ -1,10 +1,11 @@
 import type { GroupName } from '../model/element.ts';
 import { invalidParameter, malformedRequest } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { checkGroup, checkGroups, checkName, Group, nameSchema } from '../model/names.ts';
+import { parse, wrongMember } from '../model/members.ts';
+import { checkGroup, checkGroups, Group, nameSchema } from '../model/names.ts';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
-import { allowedText, inUnit, type Schema, Type } from '../util/schema.ts';
+import { inUnit, refined, type Schema, Type } from '../util/schema.ts';
 
 /** One query parameter: its documentation, for people and OpenAPI, and its parser. */
 export interface QueryParameter<T> {
@@ -38,9 +39,14 @@ export function flag(description: string): QueryParameter<boolean> {
   };
 }
 
-/** Parses seconds with or without a fraction; NaN if the value is something else. */
-function millisecondsOf(seconds: string): number {
-  return DECIMAL.test(seconds) ? Math.round(Number(seconds) * 1000) : Number.NaN;
+/** A parameter whose value is the text that its schema allows; null if not given. */
+export function given<T extends string>(description: string, schema: Schema<T>): QueryParameter<T | null> {
+  return { description, schema, fallback: null, read: (name, value) => parse(schema, value as T, name) };
+}
+
+/** The number that a text of this form is; any other text as it is, which no schema of a number allows. */
+function numberIn(text: string, form: RegExp): unknown {
+  return form.test(text) ? Number(text) : text;
 }
 
 interface NumberRange {
@@ -62,77 +68,79 @@ export function wholeNumber<T>(
     description,
     schema,
     fallback,
-    read(name, value) {
-      const number = WHOLE_NUMBER.test(value) ? Number(value) : Number.NaN;
-      if (number >= from && number <= to) return number;
-      throw wrongValue(name, value, allowedText(schema));
-    },
+    read: (name, value) => parse(schema, numberIn(value, WHOLE_NUMBER), name),
   };
 }
+
+/** The nearest millisecond. */
+export function toMs(seconds: number): number {
+  return Math.round(seconds * 1000);
+}
+
+/** Seconds whose nearest millisecond is in a range. */
+export function duration(minMs: number, maxMs: number = LIMITS.delayMs): Schema<number> {
+  const [minimum, maximum] = [minMs / 1000, maxMs / 1000];
+  return refined(Type.Number({ minimum, maximum, description: 'Seconds.' }), {
+    allowed: `seconds, a number from ${minimum} to ${maximum}`,
+    fits: (seconds) => seconds >= 0 && toMs(seconds) >= minMs && toMs(seconds) <= maxMs,
+  });
+}
+
+/** A moment, in seconds since 1970. */
+export const UnixTime = refined(Type.Number({ minimum: 0, description: 'Unix time in seconds.' }), {
+  allowed: 'unix time in seconds, a number from 0',
+  fits: (seconds) => toMs(seconds) >= 0 && toMs(seconds) <= LIMITS.matureAt,
+  error: (path, seconds) =>
+    seconds < 0
+      ? wrongMember(path, seconds, 'unix time in seconds, a number from 0')
+      : invalidParameter(
+          path,
+          `${path} must be unix time in seconds; ${quote(seconds)} is past the year 5000, so it may be milliseconds.`,
+        ),
+});
 
 /** Seconds with or without a fraction, read as milliseconds; `fallback` (ms) if not given. */
 export function seconds<T>(
   description: string,
-  { fromMs = 0, toMs }: { readonly fromMs?: number; readonly toMs: number },
+  { fromMs = 0, toMs: maxMs }: { readonly fromMs?: number; readonly toMs: number },
   fallback: T,
 ): QueryParameter<number | T> {
-  const [minimum, maximum] = [fromMs / 1000, toMs / 1000];
+  const schema = duration(fromMs, maxMs);
   return {
     description,
-    schema: Type.Number({ minimum, maximum, ...defaultKeyword(fallback) }),
+    schema: { ...schema, ...defaultKeyword(fallback) },
     fallback,
-    read(name, value) {
-      const ms = millisecondsOf(value);
-      if (ms >= fromMs && ms <= toMs) return ms;
-      throw wrongValue(name, value, `seconds from ${minimum} to ${maximum}, fractions allowed`);
-    },
+    read: (name, value) => toMs(parse(schema, numberIn(value, DECIMAL), name)),
   };
 }
 
 /** A string of 1 to `maxBytes` bytes of UTF-8; null if not given. */
 export function limitedString(description: string, maxBytes: number): QueryParameter<string | null> {
-  return {
-    description,
-    schema: Type.String({ minLength: 1, description: `1 to ${maxBytes} bytes of UTF-8` }),
-    fallback: null,
-    read(name, value) {
-      const bytes = Buffer.byteLength(value);
-      if (bytes >= 1 && bytes <= maxBytes) return value;
-      throw invalidParameter(
-        name,
-        `${name} ${quote(value)} has ${bytes} bytes. Allowed: 1 to ${maxBytes} bytes of UTF-8.`,
-      );
-    },
-  };
+  const allowed = `1 to ${maxBytes} bytes of UTF-8`;
+  const schema = refined(Type.String({ minLength: 1, description: allowed }), {
+    fits: (text) => text !== '' && Buffer.byteLength(text) <= maxBytes,
+    error: (path, text) =>
+      invalidParameter(
+        path,
+        `${path} ${quote(text)} has ${Buffer.byteLength(text)} bytes. Allowed: ${allowed}.`,
+      ),
+  });
+  return given(description, schema);
 }
 
 /** Unix time in seconds, read as milliseconds; null if not given. */
 export function unixTime(description: string): QueryParameter<number | null> {
   return {
     description,
-    schema: Type.Number({ minimum: 0, maximum: LIMITS.matureAt / 1000 }),
+    schema: UnixTime,
     fallback: null,
-    read(name, value) {
-      const ms = millisecondsOf(value);
-      if (ms <= LIMITS.matureAt) return ms;
-      if (Number.isNaN(ms)) throw wrongValue(name, value, 'unix time in seconds, fractions allowed');
-      throw wrongValue(
-        name,
-        value,
-        'unix time in seconds; this is past the year 5000, so it may be milliseconds',
-      );
-    },
+    read: (name, value) => toMs(parse(UnixTime, numberIn(value, DECIMAL), name)),
   };
 }
 
 /** The name of a queue or a consumer; null if not given. @param kind what it names, for error messages */
 export function nameOf(kind: string, description: string): QueryParameter<string | null> {
-  return {
-    description,
-    schema: nameSchema(kind),
-    fallback: null,
-    read: (name, value) => checkName(kind, value, name),
-  };
+  return given(description, nameSchema(kind));
 }
 
 /** A value that this server generated earlier, such as an id or a token; null if not given. */
@@ -156,7 +164,7 @@ export function isOpaque(value: string, maxLength: number = LIMITS.idLength): bo
 /** @throws QuaysideError `invalid-parameter` */
 export function checkOpaque(name: string, value: string, maxLength: number = LIMITS.idLength): string {
   if (isOpaque(value, maxLength)) return value;
-  throw wrongValue(
+  throw wrongMember(
     name,
     value,
     `1 to ${maxLength} visible ASCII characters, as in the response that named it`,
@@ -186,24 +194,11 @@ export function groups(description: string): QueryParameter<readonly GroupName[]
 
 /** One of a few words; null if not given. */
 export function oneOf<T extends string>(description: string, words: readonly T[]): QueryParameter<T | null> {
-  return {
-    description,
-    schema: Type.String({ enum: words }),
-    fallback: null,
-    read(name, value) {
-      const word = words.find((one) => one === value);
-      if (word !== undefined) return word;
-      throw wrongValue(name, value, words.join(' or '));
-    },
-  };
+  return given(description, Type.Enum(words));
 }
 
 function defaultKeyword(fallback: unknown): { default?: unknown } {
   return fallback === null ? {} : { default: fallback };
-}
-
-function wrongValue(name: string, value: string, allowed: string): Error {
-  return invalidParameter(name, `${name} cannot be ${quote(value)}; give ${allowed}.`);
 }
 
 /** The parameters of a route, by name. */

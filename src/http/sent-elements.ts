@@ -19,12 +19,12 @@ import {
   namedObject,
   optional,
   refined,
-  type Schema,
   type Static,
   Type,
 } from '../util/schema.ts';
 import type { HttpCall } from './call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
+import { duration, toMs, UnixTime } from './parameters.ts';
 import { MULTIPART, NDJSON } from './written-elements.ts';
 
 // Parsers of bodies with many elements: JSON lines or `multipart/mixed` parts of an insert of many, and the lines of an
@@ -58,8 +58,9 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
   const { contentType, contentEncoding, elementHeaders } = head;
   const type = contentType?.split(';', 1)[0]?.trim().toLowerCase() ?? null;
   if (contentType === null || (type !== NDJSON && type !== MULTIPART)) {
-    const given = contentType === null ? 'is missing' : `cannot be ${quote(contentType)}`;
-    throw invalidHeader('content-type', `Content-Type ${given}; give ${NDJSON} or ${MULTIPART}.`);
+    throw wrongMember('content-type', contentType ?? undefined, `${NDJSON} or ${MULTIPART}`).with({
+      code: 'invalid-header',
+    });
   }
   if (contentEncoding !== null && contentEncoding.toLowerCase() !== 'identity') {
     const what = `Content-Encoding ${quote(contentEncoding)} is not supported here`;
@@ -326,41 +327,16 @@ const BODIES = ['json', ...EXPORTED_BODIES] as const;
 
 /** Default content type of an element whose body is given as `json`. */
 const JSON_TYPE = 'application/json';
-const MAX_SECONDS = LIMITS.delayMs / 1000;
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
 const KEY = new RegExp(`^[\\x20-\\x7e\\x80-\\xff]{1,${MAX_KEY_LENGTH}}$`);
 const ELEMENT_ID = /^[\w-]{1,64}$/;
 
 const Tries = inUnit('a count', Type.Integer({ minimum: 0, maximum: LIMITS.tries }));
 
-const UnixTime = refined(Type.Number({ minimum: 0, description: 'Unix time in seconds.' }), {
-  allowed: 'unix time in seconds, a number from 0',
-  fits: (seconds) => toMs(seconds) >= 0 && toMs(seconds) <= LIMITS.matureAt,
-  error: (path, seconds) =>
-    seconds < 0
-      ? wrongMember(path, seconds, 'unix time in seconds, a number from 0')
-      : invalidParameter(
-          path,
-          `${path} must be unix time in seconds; ${quote(seconds)} is past the year 5000, so it may be milliseconds.`,
-        ),
-});
-
 const IsoTime = refined(Moment, {
   allowed: 'a moment such as "2026-01-31T12:00:00.000Z"',
   fits: (text) => Date.parse(text) >= 0 && Date.parse(text) <= LIMITS.matureAt,
 });
-
-/** @param minMs the shortest duration */
-function duration(minMs: number): Schema<number> {
-  return refined(Type.Number({ minimum: minMs / 1000, description: 'Seconds.' }), {
-    allowed: `seconds, a number from ${minMs / 1000} to ${MAX_SECONDS}`,
-    fits: (seconds) => seconds >= 0 && toMs(seconds) >= minMs && toMs(seconds) <= LIMITS.delayMs,
-  });
-}
-
-function toMs(seconds: number): number {
-  return Math.round(seconds * 1000);
-}
 
 /** The members of lines with elements. */
 const contentMembers = {

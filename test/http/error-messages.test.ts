@@ -76,17 +76,17 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
   [
     'a number',
     get('/q/N/q?to=5s'),
-    'to cannot be "5s"; give milliseconds, a whole number from 0 to 315360000000.',
+    'to must be milliseconds, a whole number from 0 to 315360000000, not "5s".',
   ],
   [
     'a maturity in milliseconds',
     closingRequest('PUT', '/q/N/q?mature=1800000000000'),
-    'mature cannot be "1800000000000"; give unix time in seconds; this is past the year 5000, so it may be milliseconds.',
+    'mature must be unix time in seconds; 1800000000000 is past the year 5000, so it may be milliseconds.',
   ],
   [
     'a time to live that is too long',
     closingRequest('PUT', '/q/N/q?ttl=315360001'),
-    'ttl cannot be "315360001"; give seconds from 0.001 to 315360000, fractions allowed.',
+    'ttl must be seconds, a number from 0.001 to 315360000, not 315360001.',
   ],
   [
     'a line with a maturity in milliseconds',

@@ -198,7 +198,7 @@ describe('GET /queues', () => {
       [{ filter: 'depth:many' }, /"depth:many".*a number/],
       [{ filter: 'a '.repeat(17) }, /17 words/],
       [{ sort: 'colour' }, /colour/],
-      [{ order: 'up' }, /asc or desc/],
+      [{ order: 'up' }, /one of asc, desc/],
       [{ limit: 0 }, /limit/],
       [{ offset: -1 }, /offset/],
     ] as const) {

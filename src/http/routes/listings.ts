@@ -1,8 +1,7 @@
 import type { Namespace } from '../../broker/namespace.ts';
-import { invalidParameter, type QuaysideError } from '../../model/errors.ts';
+import { wrongMember } from '../../model/members.ts';
 import { QueueRecord } from '../../model/records.ts';
 import { mapInBatches } from '../../util/map-in-batches.ts';
-import { quote } from '../../util/quote.ts';
 import { Count, Moment, named, namedObject, orNull, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import {
@@ -93,7 +92,7 @@ export const listingRoutes: readonly Route[] = [
           const names = visible.map(({ name }) => name);
           const at = query.after === null ? -1 : names.indexOf(query.after);
           if (query.after !== null && at === -1)
-            throw invalidAfter(query.after, 'the last name of the page before');
+            throw wrongMember('after', query.after, 'the last name of the page before');
           const { items, headers } = pageOf(names.slice(at + 1), query, (name) => name);
           call.sendJson(items, headers);
         } else {
@@ -192,11 +191,7 @@ function positionOf(after: string | null, namespaces: readonly Namespace[]): Pos
     .filter((name) => after.endsWith(`@${name}`))
     .sort((a, b) => b.length - a.length);
   if (namespace !== undefined) return { namespace, queue: after.slice(0, -namespace.length - 1) };
-  throw invalidAfter(after, 'queue@namespace, the id of the last queue of the page before');
-}
-
-function invalidAfter(after: string, allowed: string): QuaysideError {
-  return invalidParameter('after', `after cannot be ${quote(after)}; give ${allowed}.`);
+  throw wrongMember('after', after, 'queue@namespace, the id of the last queue of the page before');
 }
 
 type QueueFolder = Folder<ListedQueue>;

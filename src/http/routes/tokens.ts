@@ -1,6 +1,6 @@
 import type { NewToken, TokenPlace, TokenRecord } from '../../access/api-tokens.ts';
 import { checkRight } from '../../access/user.ts';
-import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
+import { namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { atMember, memberPath, parse, wrongMember } from '../../model/members.ts';
 import { IssuedToken, ListedToken, STRICT, TOKEN_RIGHTS_NOTE } from '../../model/records.ts';
 import { RIGHTS, type Right } from '../../model/rights.ts';
@@ -128,10 +128,7 @@ function placeText({ createdAt, id }: TokenPlace): string {
 function parsePlace(text: string): TokenPlace {
   const [, createdAt, id] = /^(\d{1,15})\.([0-9a-f]{1,64})$/.exec(text) ?? [];
   if (createdAt !== undefined && id !== undefined) return { createdAt: Number(createdAt), id };
-  throw invalidParameter(
-    'after',
-    `after cannot be ${quote(text)}; take it from the link of the page before.`,
-  );
+  throw wrongMember('after', text, 'that of the link of the page before');
 }
 
 function parseToken(call: HttpCall, payload: unknown): NewToken {
