@@ -152,7 +152,7 @@ async function queuePage(
   const from = after === null ? 0 : namespaces.findIndex(({ name }) => name === after.namespace);
   const nameFolders = await listFolders(namespaces.slice(from), async (namespace) => {
     if (reload) await namespace.reload();
-    const names = (await namespace.queueNames()).toSorted();
+    const names = await namespace.queueNames();
     return namespace.name === after?.namespace ? itemsAfter(names, after.queue) : names;
   });
   const items: QueueFolder[] = [];
