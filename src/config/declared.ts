@@ -87,10 +87,7 @@ export function describeType(schema: OptionSchema): string {
 
 function listText({ items, minItems, maxItems }: OptionSchema): string {
   const what = items?.type === 'object' ? 'groups of options' : 'strings';
-  if (minItems === undefined) return `a list of ${what}`;
-  return maxItems === undefined
-    ? `a list of ${what}, and not empty`
-    : `a list of ${minItems} to ${maxItems} ${what}`;
+  return minItems === undefined ? `a list of ${what}` : `a list of ${minItems} to ${maxItems} ${what}`;
 }
 
 /** Prefix of all variables. */

@@ -1,5 +1,5 @@
 import { LIMITS } from '../model/limits.ts';
-import { QUEUE_OPTIONS, STRICT } from '../model/records.ts';
+import { declarationMembers, QUEUE_OPTIONS, STRICT } from '../model/records.ts';
 import { ownCommand } from '../util/own-command.ts';
 import { type Properties, type Static, Type } from '../util/schema.ts';
 
@@ -324,41 +324,14 @@ const NamespaceOptions = Type.Object(
   STRICT,
 );
 
-const QueueOf = {
-  ns: Type.String({ minLength: 1, description: 'namespace of that queue' }),
-  queue: Type.String({ minLength: 1, description: 'name of that queue' }),
-};
-
 const ExchangeOptions = Type.Object(
   {
-    src: Type.Object(QueueOf, { ...STRICT, description: 'queue from which elements are taken' }),
-    dst: Type.Array(
-      Type.Object(
-        {
-          ...QueueOf,
-          selector: Type.Optional(
-            Type.String({
-              description: 'JavaScript function of `env` that decides whether the queue gets a copy',
-            }),
-          ),
-        },
-        STRICT,
-      ),
-      {
-        minItems: 1,
-        description: 'queues to which elements are copied, each with `ns`, `queue` and optionally `selector`',
-      },
-    ),
-    consumer: Type.Object(
-      {
-        parallel: Type.Optional(countOption('concurrent consumers', { maximum: 16 })),
-        wsize: Type.Optional(countOption('maximum number of pending elements', { maximum: 65_536 })),
-        reserve: Type.Optional(
-          Type.Boolean({ description: 'forwards to another engine at least once instead of at most once' }),
-        ),
-      },
-      { ...STRICT, default: {}, description: 'options of its consumer' },
-    ),
+    src: { ...declarationMembers.src, description: 'queue from which elements are taken' },
+    dst: {
+      ...declarationMembers.dst,
+      description: 'queues to which elements are copied, each with `ns`, `queue` and optionally `selector`',
+    },
+    consumer: { ...declarationMembers.consumer, default: {}, description: 'options of its consumer' },
   },
   STRICT,
 );

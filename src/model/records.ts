@@ -383,7 +383,10 @@ const DeclaredDestination = Type.Object(
   STRICT,
 );
 
-/** The members of an exchange's declaration. None has a `default`, which generators would make required in the type. */
+/**
+ * The members of an exchange's declaration, in the configuration file and in JSON. None has a `default`, which
+ * generators would make required in the type. The descriptions are also those of the page about the file.
+ */
 export const declarationMembers = {
   src: Type.Object(queueName, STRICT),
   dst: allowing(
@@ -396,20 +399,20 @@ export const declarationMembers = {
         Type.Integer({
           minimum: 1,
           maximum: MAX_PARALLEL,
-          description: 'The number of concurrent loops; defaults to 1.',
+          description: 'number of concurrent loops; defaults to 1',
         }),
       ),
       wsize: Type.Optional(
         Type.Integer({
           minimum: 1,
           maximum: MAX_WINDOW,
-          description: 'The maximum number of elements in flight; defaults to 1000.',
+          description: 'maximum number of elements in flight; defaults to 1000',
         }),
       ),
       reserve: Type.Optional(
         Type.Boolean({
           description:
-            'Whether elements are reserved and committed, or popped; defaults to false. If all queues share an engine that supports reservations, elements are always reserved.',
+            'whether elements are reserved and committed, or popped; defaults to false. If all queues share an engine that supports reservations, elements are always reserved',
         }),
       ),
     },

@@ -67,7 +67,7 @@ describe('A change of the configuration', () => {
     [
       'an exchange with an invalid queue name',
       { exchanges: { x: { src: { ns: 'N', queue: 'a\n' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} } } },
-      /exchanges\.x: .*src\.queue/,
+      /exchanges\.x\.src\.queue: The queue name/,
     ],
     [
       'an exchange to an unknown namespace',

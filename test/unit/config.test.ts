@@ -172,7 +172,7 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       'an exchange without a destination',
       'exchanges: { x: { src: { ns: N, queue: a }, dst: [], consumer: {} } }',
       'exchanges.x.dst',
-      /must be a list of groups of options, and not empty/,
+      /must be a list of 1 to 256 groups of options/,
     ],
     [
       'an exchange with an id that no request could name, and whose elements no header could carry',
