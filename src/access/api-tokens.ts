@@ -297,16 +297,6 @@ export class ApiTokens implements Service {
     return true;
   }
 
-  /** Whether the user logged in with a token. */
-  isToken(user: User): boolean {
-    return user instanceof TokenUser;
-  }
-
-  /** Whether the user's token is neither revoked nor expired, and its owner still exists. */
-  isLive(user: User): boolean {
-    return user instanceof TokenUser && user.owner !== null;
-  }
-
   #addEntry(id: string, definitions: Definitions, stored: StoredToken): void {
     // Tokens are immutable, and sessions hold a reference to the known entry.
     if (this.#byId.has(id)) return;

@@ -36,7 +36,7 @@ interface AuthenticatorOptions {
 }
 
 type RecentLogins = Pick<KnownLogins, 'has' | 'add'>;
-type TokenLogins = Pick<ApiTokens, 'login' | 'refresh' | 'recall' | 'isToken' | 'isLive'>;
+type TokenLogins = Pick<ApiTokens, 'login' | 'refresh' | 'recall'>;
 
 /** What a reload of the users changed, apart from rights. */
 interface AccountChanges {
@@ -160,7 +160,8 @@ export class PasswordAuthenticator implements Authenticator {
 
   renew(user: User): User | null {
     // A token's rights follow its owner's rights, and the owner's password does not affect it.
-    if (this.#tokens.isToken(user)) return this.#tokens.isLive(user) ? user : null;
+    const { token } = user;
+    if (token !== undefined) return token.owner === null ? null : user;
     const account = this.#accounts.get(user.name);
     if (account === undefined || account.user === user) return account?.user ?? null;
     return isDeepStrictEqual(account.password, this.#passwords.get(user)) ? account.user : null;
@@ -368,8 +369,6 @@ const NO_TOKENS: TokenLogins = {
   login: () => null,
   refresh: async () => false,
   recall: () => null,
-  isToken: () => false,
-  isLive: () => false,
 };
 
 const NO_RECENT_LOGINS: RecentLogins = { has: () => false, add: () => {} };

@@ -18,6 +18,7 @@ export interface User {
   /** The API token with which the user logged in; absent after a login with a password. */
   readonly token?: {
     readonly name: string;
+    /** The currently configured owner; null if there is none, or the token was revoked or has expired. */
     readonly owner: User | null;
     /** Whether the token has a list of rights of its own, which restricts those of its owner. */
     readonly isLimited: boolean;
