@@ -34,6 +34,8 @@ import { MULTIPART, NDJSON } from './written-elements.ts';
 interface NumberedElement {
   readonly number: number;
   readonly element: GivenElement;
+  /** Length of the line or part, headers included. */
+  readonly length: number;
 }
 
 interface ImportedElement {
@@ -80,7 +82,8 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
 
 function* readLines(body: Buffer, bodyLimit: number): Generator<NumberedElement, void, undefined> {
   for (const { number, line } of bodyLines(body, maxLineBytes(bodyLimit))) {
-    yield { number, element: readAt('line', number, () => checkBodySize(readLineElement(line), bodyLimit)) };
+    const element = readAt('line', number, () => checkBodySize(readLineElement(line), bodyLimit));
+    yield { number, element, length: line.length };
   }
 }
 
@@ -91,12 +94,11 @@ function* readSentParts(
 ): Generator<NumberedElement, void, undefined> {
   const parts = readParts(body, boundary);
   for (let number = 1; ; number += 1) {
-    const element = readAt('part', number, () => {
-      const next = parts.next();
-      return next.done === true ? null : checkBodySize(elementOfPart(next.value), bodyLimit);
-    });
-    if (element === null) return;
-    yield { number, element };
+    const next = readAt('part', number, () => parts.next());
+    if (next.done === true) return;
+    const part = next.value;
+    const element = readAt('part', number, () => checkBodySize(elementOfPart(part), bodyLimit));
+    yield { number, element, length: part.length };
   }
 }
 
@@ -329,6 +331,8 @@ const BODIES = ['json', ...EXPORTED_BODIES] as const;
 const JSON_TYPE = 'application/json';
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
 const KEY = new RegExp(`^[\\x20-\\x7e\\x80-\\xff]{1,${MAX_KEY_LENGTH}}$`);
+/** Groups that a line may name, repetitions included: each is checked. */
+const MAX_GIVEN_GROUPS = 16 * LIMITS.groups;
 const ELEMENT_ID = /^[\w-]{1,64}$/;
 
 const Tries = inUnit('a count', Type.Integer({ minimum: 0, maximum: LIMITS.tries }));
@@ -380,7 +384,11 @@ export const ElementLine = namedObject(
     groups: optional(
       allowing(
         `an array of 1 to ${LIMITS.groups} names`,
-        Type.Array(Group, { minItems: 1, description: `At most ${LIMITS.groups} different ones.` }),
+        Type.Array(Group, {
+          minItems: 1,
+          maxItems: MAX_GIVEN_GROUPS,
+          description: `At most ${LIMITS.groups} different ones.`,
+        }),
       ),
     ),
     ttl: optional(duration(1)),
@@ -578,6 +586,8 @@ const HEADER_LINE =
 interface BodyPart {
   readonly headers: readonly string[];
   readonly content: Buffer;
+  /** Bytes of both. */
+  readonly length: number;
 }
 
 /** The boundary that a content type names. @throws QuaysideError `invalid-header` */
@@ -612,7 +622,7 @@ function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, u
     const contentEnd = Math.max(contentAt, (next === -1 ? body.length : next) - delimiter.length);
     const headers = readHeaders(body.toString('latin1', at + 2, contentAt - 2));
     if (next === -1) throw invalidMultipart(`The line --${boundary}-- that ends the body is missing`);
-    yield { headers, content: body.subarray(contentAt, contentEnd) };
+    yield { headers, content: body.subarray(contentAt, contentEnd), length: contentEnd - at };
     at = next;
   }
 }

@@ -96,3 +96,31 @@ describe('Inserts of several users', () => {
     assert.equal(size, 5);
   });
 });
+
+describe('An insert of many', () => {
+  const harness = sharedHarness();
+
+  it('whose parts are nearly all headers serves other requests while it is read', async () => {
+    const head = `\r\n--b\r\n${'a:\r\n'.repeat(3_900)}\r\n`;
+    const body = `${head.repeat(400)}\r\n--b--\r\n`;
+    // Processor time, not elapsed time: on a busy machine this thread may wait arbitrarily long.
+    const before = process.threadCpuUsage();
+    let turn = before;
+    let [longest, isRead] = [0, false];
+    const onTurn = (): void => {
+      longest = Math.max(longest, sumOf(process.threadCpuUsage(turn)));
+      turn = process.threadCpuUsage();
+      if (!isRead) setImmediate(onTurn);
+    };
+    setImmediate(onTurn);
+    const answer = await harness().client().insertMany('N', 'heads', body, 'multipart/mixed; boundary=b');
+    isRead = true;
+    assert.equal(jsonOf<{ ids: string[] }>(answer).ids.length, 400);
+    const share = longest / sumOf(process.threadCpuUsage(before));
+    assert.ok(share < 0.25, `one turn of the event loop took ${share} of the time`);
+  });
+});
+
+function sumOf({ user, system }: NodeJS.CpuUsage): number {
+  return user + system;
+}

@@ -44,7 +44,7 @@ const insertProblems = [
   'not-supported',
 ] as const;
 
-/** Elements, or bytes of them, that an insert of many prepares before other requests are served. */
+/** Elements, or bytes of the body, that an insert of many reads before other requests are served. */
 const SLICE_ELEMENTS = 500;
 const SLICE_BYTES = 262_144;
 
@@ -216,7 +216,7 @@ async function insertMany(
   const numbers: number[] = [];
   let bytes = 0;
   let deliveries = 0;
-  for (const { number, element } of elements) {
+  for (const { number, element, length } of elements) {
     readAt(place, number, () => {
       if (batch.length === batchCount) throw tooMany('elements', batchCount);
       if (key !== null && element.key !== null) throw secondKey(place, element.key);
@@ -226,7 +226,7 @@ async function insertMany(
       batch.push(made);
     });
     numbers.push(number);
-    bytes += element.body.byteLength;
+    bytes += length;
     if (batch.length % SLICE_ELEMENTS !== 0 && bytes < SLICE_BYTES) continue;
     bytes = 0;
     await turn();
