@@ -12,6 +12,7 @@ import {
   TimeoutError,
 } from '../client/index.ts';
 import { isRecord } from '../util/is-record.ts';
+import { NOT_UTF8, UTF8 } from '../util/utf8.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 import { write } from './output.ts';
 
@@ -183,10 +184,11 @@ function fileConnection(env: CommandIo['env']): ServerAccess {
   const path = join(env.XDG_CONFIG_HOME || join(homedir(), '.config'), 'quayside', 'client.json');
   let text: string;
   try {
-    text = readFileSync(path, 'utf8');
+    text = UTF8.decode(readFileSync(path));
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === 'ENOENT' || code === 'ENOTDIR') return {};
+    if (code === NOT_UTF8) throw new CommandUsageError(`${path} is not in UTF-8.`);
     throw new CommandUsageError(`${path} cannot be read (${code}).`);
   }
   const content = parsedFile(path, text);

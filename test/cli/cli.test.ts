@@ -722,10 +722,11 @@ describe('The command line', () => {
       '{',
       `{"password": ${secret}}`,
       `{"password": '${secret}'}`,
+      Buffer.from(`{"password": "${secret}ä"}`, 'latin1'),
     ]) {
       await writeFile(file, content);
       const { code, stderr } = await quayside(['status'], '', { XDG_CONFIG_HOME: folder });
-      assert.equal(code, 2, content);
+      assert.equal(code, 2, stderr);
       assert.ok(stderr.startsWith(`quayside: ${file} `), stderr);
       assert.doesNotMatch(stderr, /hunter|secret/);
     }
