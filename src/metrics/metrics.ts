@@ -42,21 +42,21 @@ export interface MetricsSources {
   readonly sessions: () => ReadonlyMap<string, SessionCounts>;
 }
 
-/** Scrapes within this time share one collection of numbers. */
+/** For this long after a collection of numbers, scrapes share it. */
 const SHARED_MS = 1_000;
 
 interface Collection {
-  /** Its start, on the monotonic clock. */
-  readonly at: number;
+  /** Its end, on the monotonic clock; infinite while it runs. */
+  endedAt: number;
   readonly families: Promise<readonly Family[]>;
   /** Formatted texts, by the namespaces that a viewer may see and read. */
   readonly texts: Map<string, Promise<string>>;
 }
 
 /**
- * The text of `/metrics`. Numbers are collected when they are scraped, at most once a second, and each viewer gets
- * those of the namespaces that it may see. Formatting thousands of series is the larger part of a scrape, so the texts
- * are cached as well.
+ * The text of `/metrics`. Numbers are collected when they are scraped, at most once a second and never twice at once:
+ * an engine that is slow must not get more to do because of that. Each viewer gets those of the namespaces that it may
+ * see. Formatting thousands of series is the larger part of a scrape, so the texts are cached as well.
  */
 export class Metrics {
   readonly #sources: MetricsSources;
@@ -68,9 +68,8 @@ export class Metrics {
 
   text(viewer: Viewer): Promise<string> {
     const { broker, clock } = this.#sources;
-    const now = clock.monotonic();
-    if (this.#collection === null || now - this.#collection.at >= SHARED_MS) {
-      this.#collection = { at: now, families: this.#collect(), texts: new Map() };
+    if (this.#collection === null || clock.monotonic() - this.#collection.endedAt >= SHARED_MS) {
+      this.#collection = this.#startCollection();
     }
     const { families, texts } = this.#collection;
     const visible = broker.namespaces().filter(({ name }) => viewer.maySee(name));
@@ -81,6 +80,16 @@ export class Metrics {
       texts.set(key, text);
     }
     return text;
+  }
+
+  #startCollection(): Collection {
+    const families = this.#collect();
+    const collection = { endedAt: Number.POSITIVE_INFINITY, families, texts: new Map() };
+    const end = (): void => {
+      collection.endedAt = this.#sources.clock.monotonic();
+    };
+    families.then(end, end);
+    return collection;
   }
 
   async #collect(): Promise<readonly Family[]> {
