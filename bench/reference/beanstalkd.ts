@@ -1,15 +1,14 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { needDebian } from '../../test/support/debian.ts';
 import type { LoadResult } from '../load/http-load.ts';
 import { cpuTimeOf } from '../process.ts';
 import { answers, freePort } from './rabbitmq.ts';
 
-const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 const START_MS = 10_000;
 /** Puts that a connection sends before it reads their replies. */
 const PIPELINE = 100;
@@ -28,7 +27,7 @@ export class Beanstalkd {
 
   /** Installs the package if it is missing. The caller calls {@link stop}. */
   static async start(): Promise<Beanstalkd> {
-    execFileSync('sh', [INSTALL, 'beanstalkd'], { stdio: ['ignore', 'ignore', 'inherit'] });
+    needDebian('beanstalkd');
     const folder = mkdtempSync(join(tmpdir(), 'quayside-beanstalkd-'));
     const port = await freePort();
     const args = ['-l', '127.0.0.1', '-p', String(port), '-b', folder, '-f0'];

@@ -5,9 +5,8 @@ import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
+import { needDebian } from '../../test/support/debian.ts';
 
-const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 /** Debian's wrapper switches to the user `rabbitmq`; the script that it calls runs as the current user. */
 const PROGRAM = '/usr/lib/rabbitmq/bin/rabbitmq-server';
 const START_MS = 60_000;
@@ -39,7 +38,7 @@ export class RabbitServer {
    * @param shovels configuration of shovels, as Erlang terms
    */
   static async start(note: (line: string) => void, shovels = '[]'): Promise<RabbitServer> {
-    execFileSync('sh', [INSTALL, 'rabbitmq-server'], { stdio: ['ignore', 'ignore', 'inherit'] });
+    needDebian('rabbitmq-server');
     const folder = mkdtempSync(join(tmpdir(), 'quayside-rabbitmq-'));
     const ports = await freePorts();
     const env = environment(folder, ports, shovels);

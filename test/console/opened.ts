@@ -9,7 +9,7 @@ import {
   chromium,
   type Page,
 } from 'playwright-core';
-import { needDebian } from '../support/python.ts';
+import { needDebian } from '../support/debian.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { SlowMachine } from './slow-machine.ts';
 

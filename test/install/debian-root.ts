@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { needDebian } from '../support/python.ts';
+import { needDebian } from '../support/debian.ts';
 
 const run = promisify(execFile);
 

@@ -3,7 +3,8 @@ import { cp, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { afterEach, before, beforeEach, describe, it } from 'node:test';
-import { needDebian, PYTHON_SDK, run, runPython } from '../support/python.ts';
+import { needDebian } from '../support/debian.ts';
+import { PYTHON_SDK, run, runPython } from '../support/python.ts';
 
 describe('The package of the Python SDK', () => {
   let folder: string;

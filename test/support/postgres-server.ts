@@ -3,11 +3,10 @@ import { once } from 'node:events';
 import { chownSync, existsSync, mkdtempSync, readdirSync, statfsSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { needDebian } from './debian.ts';
 import { freePort } from './free-port.ts';
 import { spawnOwned } from './owned-process.ts';
 
-const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 const DEBIAN_FOLDER = '/usr/lib/postgresql';
 /** PostgreSQL refuses to run as root; Debian's package creates this user. */
 const SERVICE_USER = 'postgres';
@@ -252,7 +251,7 @@ function installedBinaries(): string | null {
 }
 
 function install(): string | null {
-  execFileSync(INSTALL, ['postgresql'], { stdio: 'inherit' });
+  needDebian('postgresql');
   return installedBinaries();
 }
 

@@ -1,14 +1,13 @@
-import { type ChildProcess, execFileSync } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
+import { needDebian } from './debian.ts';
 import { spawnOwned } from './owned-process.ts';
 
-const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 const READY_MS = 60_000;
 
 /** Debian's nginx and HAProxy, named as the language of their configuration's blocks in Markdown. */
@@ -86,7 +85,7 @@ ${config}
 function ensureInstalled(kind: ProxyKind): string {
   const found = programOf(kind);
   if (found !== null) return found;
-  execFileSync(INSTALL, [kind], { stdio: 'inherit' });
+  needDebian(kind);
   return programOf(kind) ?? kind;
 }
 

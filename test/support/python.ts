@@ -1,22 +1,15 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { spawnOwned } from './owned-process.ts';
 
-const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 /** Debian's modules are installed for Debian's Python; another one may come first in PATH. */
 const PYTHON = '/usr/bin/python3';
 
 /** The folder of the Python SDK. */
 export const PYTHON_SDK = fileURLToPath(new URL('../../clients/python/', import.meta.url));
-
-/** Installs Debian's packages that are missing. */
-export function needDebian(...packages: readonly string[]): void {
-  execFileSync('sh', [INSTALL, ...packages], { stdio: ['ignore', 'ignore', 'inherit'] });
-}
 
 /**
  * Runs Debian's Python in the folder of the SDK, so that it can import the SDK. @throws Error with the output if it

@@ -3,9 +3,9 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
+import { needDebian } from './debian.ts';
 import { freePort } from './free-port.ts';
 import { spawnOwned } from './owned-process.ts';
 import type { RedisCommand, RedisOutcome, RedisThreadData } from './redis-thread.ts';
@@ -50,7 +50,6 @@ const PROGRAM = process.env.TEST_REDIS_SERVER ?? 'redis-server';
 const ANSWER_MS = 10_000;
 const READY_MS = 60_000;
 const MOST_TRIES = 3;
-const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 
 const run = promisify(execFile);
 
@@ -349,6 +348,6 @@ let installed = false;
 /** @throws Error if the package is missing and cannot be installed */
 function ensureInstalled(): void {
   if (installed) return;
-  execFileSync('sh', [INSTALL, 'redis-server', 'redis-tools'], { stdio: ['ignore', 'ignore', 'inherit'] });
+  needDebian('redis-server', 'redis-tools');
   installed = true;
 }

@@ -7,6 +7,7 @@ import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { Client } from '@stomp/stompjs';
 import { loadConfig } from '../../src/config/load.ts';
+import { needDebian } from '../support/debian.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import {
   type Block,
@@ -16,7 +17,6 @@ import {
   isListed,
   Shell,
 } from '../support/page-commands.ts';
-import { needDebian } from '../support/python.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));

@@ -4,8 +4,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { parse } from 'yaml';
+import { needDebian } from '../support/debian.ts';
 import { QueueClient } from '../support/http-client.ts';
-import { needDebian, PYTHON_SDK, run } from '../support/python.ts';
+import { PYTHON_SDK, run } from '../support/python.ts';
 import { ServerProcess } from '../support/server-process.ts';
 import { linkClient } from '../support/source-package.ts';
 

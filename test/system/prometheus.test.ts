@@ -8,6 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parse } from 'yaml';
 import { ERROR_CODES } from '../../src/model/errors.ts';
+import { needDebian } from '../support/debian.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { PrometheusServer } from '../support/prometheus-server.ts';
 import { selectorsOf } from '../support/promql.ts';
@@ -76,7 +77,7 @@ describe('The Prometheus setup', () => {
   let folder: string;
 
   before(async () => {
-    execFileSync(path.join(ROOT, 'scripts/debian-packages.sh'), ['prometheus']);
+    needDebian('prometheus');
     folder = await mkdtemp(path.join(tmpdir(), 'quayside-prometheus-'));
     server = await ServerProcess.start({ config: CONFIG });
     const client = new QueueClient({ url: server.url });

@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -7,7 +6,6 @@ import { connect, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { fileURLToPath } from 'node:url';
 import { Networks } from '../../src/access/networks.ts';
 import type { User } from '../../src/access/user.ts';
 import { AmqpClient } from '../amqp/client.ts';
@@ -15,6 +13,7 @@ import { AmqpNode } from '../amqp/node.ts';
 import { StompClient } from '../stomp/client.ts';
 import { StompNode, TestAuthenticator } from '../stomp/node.ts';
 import { makeCertificate } from '../support/certificate.ts';
+import { needDebian } from '../support/debian.ts';
 import { freePort } from '../support/free-port.ts';
 import { spawnOwned } from '../support/owned-process.ts';
 import { until } from '../support/until.ts';
@@ -187,13 +186,7 @@ describe('A PROXY protocol header', () => {
 
 describe('HAProxy with send-proxy-v2', () => {
   it('passes the addresses of clients to STOMP and AMQP', async () => {
-    execFileSync(
-      'sh',
-      [fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url)), 'haproxy'],
-      {
-        stdio: ['ignore', 'ignore', 'inherit'],
-      },
-    );
+    needDebian('haproxy');
     const [stompLogins, amqpLogins] = [new RecordingAuthenticator(), new RecordingAuthenticator()];
     const options = { trustedProxies: TRUSTED };
     const stomp = await StompNode.start({ authenticator: stompLogins, options });

@@ -4,8 +4,9 @@ import type { AddressInfo } from 'node:net';
 import { before, describe, it } from 'node:test';
 import { freshSchema } from '../engines/postgres.ts';
 import { freshPrefix } from '../engines/redis.ts';
+import { needDebian } from '../support/debian.ts';
 import { freePort } from '../support/free-port.ts';
-import { needDebian, runPython } from '../support/python.ts';
+import { runPython } from '../support/python.ts';
 import { RUN_SERVERS, startSharedPostgres, startSharedRedis, urlOfShared } from '../support/run-servers.ts';
 import { ServerProcess } from '../support/server-process.ts';
 

@@ -6,6 +6,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { Mailbox } from '../../stomp/foreign/client.ts';
 import { type ClientIdentity, writeCertificate } from '../../support/certificate.ts';
+import { needDebian } from '../../support/debian.ts';
 import { spawnOwned } from '../../support/owned-process.ts';
 
 // Each library runs inside a driver, in a process of its own. Each line to the driver is a verb and its words; each
@@ -20,8 +21,6 @@ import { spawnOwned } from '../../support/owned-process.ts';
 //   send-value <address> text|number|flag|list|map        a body of that type -> the outcome
 //   next-value                                            -> the type of the body, if it equals the one sent
 //   drain <address> <credit>                              -> the number of messages received, all accepted
-
-const INSTALL = fileURLToPath(new URL('../../../scripts/debian-packages.sh', import.meta.url));
 
 /** Kills a driver that a failed test left behind. */
 const LEFT_BEHIND_MS = 240_000;
@@ -71,7 +70,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
     sendsValues: true,
     drains: false,
     start() {
-      install('python3-qpid-proton', 'libsasl2-modules');
+      needDebian('python3-qpid-proton', 'libsasl2-modules');
       // Debian's modules need Debian's Python; another one may come first in PATH.
       return new DrivenClient('/usr/bin/python3', [file('./proton-driver.py')]);
     },
@@ -87,7 +86,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
     sendsValues: false,
     drains: false,
     start() {
-      install('gcc', 'libc6-dev', 'libqpid-proton11-dev', 'libsasl2-modules');
+      needDebian('gcc', 'libc6-dev', 'libqpid-proton11-dev', 'libsasl2-modules');
       compiledC ??= compile('gcc', 'proton-driver.c', '-O1', '-lqpid-proton');
       return new DrivenClient(compiledC, []);
     },
@@ -103,7 +102,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
     sendsValues: true,
     drains: true,
     start() {
-      install('g++', 'libqpid-proton-cpp12-dev', 'libsasl2-modules');
+      needDebian('g++', 'libqpid-proton-cpp12-dev', 'libsasl2-modules');
       compiledCpp ??= compile('g++', 'proton-driver.cpp', '-std=c++11', '-lqpid-proton-cpp', '-pthread');
       return new DrivenClient(compiledCpp, []);
     },
@@ -143,7 +142,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
     sendsValues: false,
     drains: false,
     start() {
-      install('python3-uamqp');
+      needDebian('python3-uamqp');
       return new DrivenClient('/usr/bin/python3', [file('./uamqp-driver.py')], { DRIVER_CA: CERTIFICATE });
     },
   },
@@ -162,7 +161,7 @@ export function makeListenerTls(): { cert: string; key: string } {
 
 /** Debian's Python binding, logging in with a client certificate instead of a password. */
 export function startWithCertificate({ cert, key }: ClientIdentity): DrivenClient {
-  install('python3-qpid-proton', 'libsasl2-modules');
+  needDebian('python3-qpid-proton', 'libsasl2-modules');
   const folder = mkdtempSync(join(FOLDER, 'client-'));
   const files = { DRIVER_CERT: join(folder, 'cert.pem'), DRIVER_KEY: join(folder, 'key.pem') };
   writeFileSync(files.DRIVER_CERT, cert);
@@ -181,10 +180,6 @@ function compile(compiler: string, source: string, ...options: readonly string[]
   const program = join(FOLDER, source.replace('.', '-'));
   execFileSync(compiler, ['-Wall', '-o', program, file(`./${source}`), ...options], { stdio: 'inherit' });
   return program;
-}
-
-function install(...packages: readonly string[]): void {
-  execFileSync('sh', [INSTALL, ...packages], { stdio: ['ignore', 'ignore', 'inherit'] });
 }
 
 function file(path: string): string {

@@ -1,6 +1,7 @@
-import { type ChildProcess, execFileSync } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
+import { needDebian } from '../../support/debian.ts';
 import { spawnOwned } from '../../support/owned-process.ts';
 import {
   type ForeignClient,
@@ -12,8 +13,6 @@ import {
 
 // Libraries in other languages run in a process of their own, called by a driver script. Each line of its input is a
 // JSON request, each line of its output the reply.
-
-const INSTALL = fileURLToPath(new URL('../../../scripts/debian-packages.sh', import.meta.url));
 
 /** Ends a driver that a failed test left running. */
 const DRIVER_TIMEOUT_MS = 240_000;
@@ -37,7 +36,7 @@ export function drivenLibrary(driven: Driven): ForeignLibrary {
     beats,
     async open(options) {
       if (!isInstalled) {
-        execFileSync('sh', [INSTALL, ...debianPackages], { stdio: ['ignore', 'ignore', 'inherit'] });
+        needDebian(...debianPackages);
         isInstalled = true;
       }
       const client = new DrivenClient(interpreter, fileURLToPath(new URL(script, import.meta.url)));
