@@ -203,7 +203,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.deepEqual([copied(), copied(), copied(), copied()], [5, 10, 14, 16]);
   });
 
-  it('reads at most one body more than a reply may hold, also by ids, and none of expired elements', (t) => {
+  it('reads no more bodies than a reply may hold, also by ids, and none of expired elements', (t) => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;
     const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
@@ -265,7 +265,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const reserved = bytesRead(['take', QUEUE, '', 40, texts, 0, 0, '']);
     assert.equal(reserved, LIMITS.takeBytes);
     const taken = bytesRead(['take', QUEUE, '', 40, null, null, 0, '']);
-    assert.equal(taken, LIMITS.takeBytes + element.body.byteLength);
+    assert.equal(taken, LIMITS.takeBytes);
     assert.equal(bytesRead(['take', expired, '', 1, null, null, 0, '']), 0);
     assert.equal(queues.find(expired)?.subscriptions.get('')?.ready, 0);
   });

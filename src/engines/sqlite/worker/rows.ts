@@ -58,7 +58,7 @@ export type ScannedRow = Omit<WholeRow, 'body'> & {
   readonly holder: string | null;
 };
 
-/** The fields of a delivery that a take needs, without the body if it was found by its id. */
+/** The fields of a delivery that a take needs, without the body if it was found by its id; null: the body is large. */
 export type ReadyRow = Omit<WholeRow, 'token' | 'owner' | 'insertedAt' | 'body'> &
   Partial<Pick<WholeRow, 'body'>>;
 
@@ -88,6 +88,12 @@ const RESERVED = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS 
 // A delivery whose subscription a fault of the disk destroyed is skipped: it would be found again by each sweep.
 const EXPIRING =
   'FROM delivery d WHERE d.expires_at IS NOT NULL AND d.lease_until IS NULL AND EXISTS (SELECT 1 FROM subscription s WHERE s.id = d.subscription)';
+
+/**
+ * A take reads the bodies of up to 64 rows with one statement, but larger ones each by itself, once it is certain that
+ * its reply has space for them: 64 may be a gigabyte.
+ */
+const MAX_READ_WITH_ROW = 64 * 1024;
 
 /** Adds deliveries with their content, and without a reason. The rows share their first two values. */
 const ADD_WHOLE =
@@ -140,7 +146,7 @@ const SQL = {
   // Bodies of expired elements are not read: a thousand of them may be a gigabyte.
   ready: `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
             ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc),
-            iif(d.expires_at <= ?, NULL, ifnull(d.body, e.body)) ${FROM_DELIVERIES}
+            iif(d.expires_at <= ?, NULL, ifnull(d.body, iif(length(e.body) > ${MAX_READ_WITH_ROW}, NULL, e.body))) ${FROM_DELIVERIES}
        WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
 } as const;
 
@@ -308,10 +314,10 @@ export class Rows {
   }
 
   /** The content of a delivery, from `row` if it was read with it; null if a fault of the disk destroyed it. */
-  contentOf(row: DeliveryRow | ReadyRow): ElementRow | null {
-    const { seq, element } = row;
+  contentOf(row: (DeliveryRow | ReadyRow) & Partial<Pick<WholeRow, 'contentCrc' | 'body'>>): ElementRow | null {
+    const { seq, element, body = null } = row;
     const query = element === null ? this.#queries.content : this.#queries.sharedContent;
-    const found = 'body' in row ? row : query.get<WholeRow>(element ?? seq);
+    const found = body !== null ? row : query.get<WholeRow>(element ?? seq);
     const isThere = found !== null && found.contentCrc !== null && found.body !== null;
     return isThere ? (found as unknown as ElementRow) : null;
   }

@@ -21,8 +21,6 @@ import { drawStoredToken, tokenOf } from './tokens.ts';
 
 /** Maximum number of rows read at a time. */
 const MAX_PAGE_ROWS = 64;
-/** Rows read first, when the size of bodies is unknown: this many of 1 MiB fill a reply. */
-const FIRST_PAGE_ROWS = 16;
 /** Once the bodies have this many bytes, a call returns, with `isLeft` set, even if there are fewer than `count`. */
 const MAX_REPLY_BYTES = LIMITS.takeBytes;
 /** Expired elements that one call removes; if there are more, it sets `isLeft`, too. */
@@ -57,7 +55,7 @@ export function take(
   let expired = 0;
   const copiedBefore = store.copiedBytes;
   for (let isLast = false; left > 0 && !isLast; ) {
-    const limit = Math.min(left, pageSize(reply.byteLength - bytesBefore, count - left));
+    const limit = Math.min(left, MAX_PAGE_ROWS);
     const page: readonly ReadyRow[] =
       elements === null
         ? rows.ready(subscription, now, limit)
@@ -118,15 +116,6 @@ export function take(
   }
   const nextDueAt = left > 0 && ids === null ? store.counter.firstDueAt(subscription) : null;
   return [nextDueAt, until, lost, fields, isCut, isLeft];
-}
-
-/**
- * The number of rows that should fit into the reply, by the average size of the bodies so far. Rows that are read and
- * do not fit are read again by the next call.
- */
-function pageSize(bytes: number, bodies: number): number {
-  if (bytes === 0) return FIRST_PAGE_ROWS;
-  return Math.max(1, Math.min(MAX_PAGE_ROWS, Math.ceil(((MAX_REPLY_BYTES - bytes) * bodies) / bytes)));
 }
 
 /**
