@@ -102,8 +102,17 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'elements of a large call that do not fill a statement are not stored',
     suite: 'contract of inserts on SQLite',
+    edits: [inWorker('rows.ts', 'if (additions.rowsOf(values) > 0) ', 'if (additions.rowsOf(values) < 0) ')],
+  },
+  {
+    name: 'an element of a call gets the tries of the one before it',
+    suite: 'contract of inserts on SQLite',
     edits: [
-      inWorker('rows.ts', 'if (values.length > SHARED_VALUES) ', 'if (values.length < SHARED_VALUES) '),
+      {
+        file: 'src/engines/sqlite/storage.ts',
+        search: '      fields[before + 5] === tries &&\n',
+        replace: '',
+      },
     ],
   },
   {

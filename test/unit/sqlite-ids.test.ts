@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { Ids } from '../../src/engines/sqlite/worker/ids.ts';
+import { Ids, idsFrom } from '../../src/engines/sqlite/worker/ids.ts';
 
 describe('element ids of the SQLite engine', () => {
   const epochs = fc.integer({ min: 1, max: 2 ** 21 - 2 });
@@ -20,6 +20,18 @@ describe('element ids of the SQLite engine', () => {
         assert.equal(ids.format(seq), text);
         assert.equal(ids.parse(text), seq);
         assert.ok(ids.next() > seq);
+      }),
+    );
+  });
+
+  it('of consecutive numbers can be computed from the first one', () => {
+    const fewer = fc.integer({ min: 0, max: 2 ** 32 - 1000 });
+    fc.assert(
+      fc.property(epochs, fewer, fc.integer({ min: 1, max: 100 }), (epoch, counter, count) => {
+        const ids = new Ids([{ from: 0, text: 'abc123' }], epoch, counter);
+        const first = ids.issue(count);
+        const expected = Array.from({ length: count }, (_, i) => ids.format(first + i));
+        assert.deepEqual(idsFrom(ids.format(first), count), expected);
       }),
     );
   });

@@ -34,9 +34,10 @@ export interface Operations {
   declare(queues: readonly QueueName[], options: string | null): void;
   queues(ns: string): string[];
   /**
-   * Returns repeats (index, then 1 for the same content or 0, …) or null, and the ids. For one new element it returns
-   * the id alone: the arrays take half a microsecond, both threads together.
-   * @param elements {@link ElementFields} of each element
+   * Returns repeats (index, then 1 for the same content or 0, …) or null, and the ids. If all elements are new and have
+   * consecutive ids, it returns the first id alone (see `idsFrom`): the arrays of a single id take half a microsecond,
+   * both threads together.
+   * @param elements {@link ElementFields} or {@link SimilarFields} of each element
    * @param request the idempotency key of the whole call
    */
   insert(
@@ -132,6 +133,11 @@ export type ElementFields = [
 ];
 
 export const ELEMENT_FIELDS: ElementFields['length'] = 8;
+
+/** A new element that differs from the one before it only in its body, like most elements of one call. */
+export type SimilarFields = [mark: typeof SIMILAR, ...BodyFields];
+export const SIMILAR = 0;
+export const SIMILAR_FIELDS: SimilarFields['length'] = 3;
 
 /** A new element that a settlement inserts. */
 export type InsertedFields = [queue: QueueName, ...ElementFields];

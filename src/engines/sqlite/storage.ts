@@ -38,6 +38,7 @@ import {
   type BodyWriter,
   bodyAt,
   type CallOf,
+  ELEMENT_FIELDS,
   type Fields,
   fromMore,
   type Inserted,
@@ -49,6 +50,7 @@ import {
   type ScannedFields,
   SETTLE_NEEDS,
   type SettleDetails,
+  SIMILAR,
   TAKEN_FIELDS,
   type Taken,
   type TakenFields,
@@ -57,6 +59,7 @@ import {
   type UndoneDelivery,
 } from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
+import { idsFrom } from './worker/ids.ts';
 
 /** Steps of one `counts`, of 20,000 elements each: a second together. In larger streams the next call continues. */
 const MAX_COUNT_STEPS = 16;
@@ -110,15 +113,18 @@ export class SqliteStorage implements Storage {
     const write = (bodies: BodyWriter): CallOf<'insert'> => {
       const fields: Fields = [];
       const now = this.#time.now();
-      for (const element of elements) this.#writeElement(element, now, bodies, fields);
+      let before = -1;
+      for (const element of elements) before = this.#writeElement(element, now, bodies, fields, before);
       return ['insert', nameOf(queue), fields, request && [request.key, request.fingerprint]];
     };
     const deadlineAt = this.#client.deadline(leftMs);
+    const read = (result: Inserted | string): Inserted =>
+      typeof result === 'string' ? [null, idsFrom(result, elements.length)] : result;
     if (onRepeat === null) {
-      return this.#client.call(write, (result) => readInserted(result)[1], null, deadlineAt);
+      return this.#client.call(write, (result) => read(result)[1], null, deadlineAt);
     }
     // Not in `read`, where an error ends the store: an error of the caller's function must reach only the caller.
-    return this.#client.call(write, readInserted, null, deadlineAt).then(([repeats, ids]) => {
+    return this.#client.call(write, read, null, deadlineAt).then(([repeats, ids]) => {
       for (let at = 0; repeats !== null && at < repeats.length; at += 2) {
         onRepeat(repeats[at] ?? 0, repeats[at + 1] === 1);
       }
@@ -294,8 +300,12 @@ export class SqliteStorage implements Storage {
     }
   }
 
-  /** Appends the `ElementFields` of an element. */
-  #writeElement(element: NewElement, now: number, bodies: BodyWriter, fields: Fields): void {
+  /**
+   * Appends the `ElementFields` of an element, or its `SimilarFields`.
+   * @param before the index of the last `ElementFields`; negative: there are none
+   * @returns the same for the next element
+   */
+  #writeElement(element: NewElement, now: number, bodies: BodyWriter, fields: Fields, before = -1): number {
     const { contentType, contentEncoding, headers, body, matureAt, delayMs, tries } = element;
     const { expiresAt = null, dedupKey, fingerprint = null } = element;
     let rare: string | null = null;
@@ -303,16 +313,24 @@ export class SqliteStorage implements Storage {
       const expiry = expiresAt === null ? null : this.#time.fromWall(expiresAt);
       rare = JSON.stringify([expiry, dedupKey, fingerprint] satisfies RareFields);
     }
-    fields.push(
-      contentType,
-      toMore(contentEncoding, headers),
-      bodies.add(body),
-      body.byteLength,
-      matureAt === null ? now + delayMs : this.#time.fromWall(matureAt),
-      tries,
-      joinGroups(element.groups),
-      rare,
-    );
+    const more = toMore(contentEncoding, headers);
+    const dueAt = matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
+    const groups = joinGroups(element.groups);
+    const offset = bodies.add(body);
+    const isSimilar =
+      before >= 0 &&
+      fields[before] === contentType &&
+      fields[before + 1] === more &&
+      fields[before + 4] === dueAt &&
+      fields[before + 5] === tries &&
+      fields[before + 6] === groups &&
+      fields[before + 7] === rare;
+    if (isSimilar) {
+      fields.push(SIMILAR, offset, body.byteLength);
+      return before;
+    }
+    const end = fields.push(contentType, more, offset, body.byteLength, dueAt, tries, groups, rare);
+    return end - ELEMENT_FIELDS;
   }
 }
 
@@ -395,10 +413,6 @@ function readScanned(
       cursor: byIds ? null : scanCursor(state, until ?? matureAt, deliveryId ?? id),
     };
   });
-}
-
-function readInserted(result: Inserted | string): Inserted {
-  return typeof result === 'string' ? [null, [result]] : result;
 }
 
 function readSettled(fields: Fields | SettleOutcome): SettleResult[] {

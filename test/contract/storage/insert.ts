@@ -251,26 +251,30 @@ export function insertContract(open: EngineUnderTest['open']): void {
     it('stores different kinds of elements of one call unchanged and in order', async () => {
       const queue = on.queue();
       const now = on.opened.now();
-      const elements = Array.from({ length: 40 }, (_, i) => {
+      const elements = Array.from({ length: 42 }, (_, i) => {
         const fields: Partial<NewElement>[] = [
           {},
           { body: Buffer.alloc(2000 + i, i), contentType: null },
           { contentEncoding: 'gzip', headers: ['a', `${i}`] },
+          { headers: ['a', 'b'] },
           { tries: i, expiresAt: now + DAY_MS },
+          { tries: 7 },
+          { contentType: 'application/json' },
         ];
-        return newElement({ body: `${i}`, ...fields[i % fields.length] });
+        // Two of a kind follow each other.
+        return newElement({ body: `${i}`, ...fields[(i >> 1) % fields.length] });
       });
       const ids = await on.storage.insert(queue, [
         ...elements,
         newElement({ body: 'later', delayMs: 60_000 }),
       ]);
-      assert.equal(new Set(ids).size, 41);
+      assert.equal(new Set(ids).size, 43);
       const { ready, scheduled } = await on.storage.counts(queue);
-      assert.deepEqual([ready, scheduled], [40, 1]);
+      assert.deepEqual([ready, scheduled], [42, 1]);
       const popped = await on.pop(queue);
       assert.deepEqual(
         popped.map(({ id }) => id),
-        ids.slice(0, 40),
+        ids.slice(0, 42),
       );
       for (const [i, { body, contentType, contentEncoding, headers, tries }] of popped.entries()) {
         const given = elements[i] as NewElement;

@@ -7,7 +7,7 @@ import {
   type QueueName,
   SETTLE_FIELDS,
 } from '../protocol.ts';
-import { insert } from './insert.ts';
+import { elementAt, insertAll } from './insert.ts';
 import { isCommit, settle } from './settle.ts';
 import type { Store } from './store.ts';
 
@@ -36,9 +36,9 @@ export function runAlike(store: Store, calls: readonly Call[]): unknown[] {
 }
 
 function insertEach(store: Store, calls: readonly CallOf<'insert'>[]): string[] {
-  const elements = calls.flatMap(([, , element]) => element);
-  const [, ids] = insert(store, calls[0]?.[1] ?? '', elements, null);
-  return ids;
+  const { ids, queues, received, now } = store;
+  const elements = calls.map(([, , element]) => elementAt(element, 0, received));
+  return insertAll(store, queues.use(calls[0]?.[1] ?? '', now), elements).map((seq) => ids.format(seq));
 }
 
 function commitEach(store: Store, calls: readonly CallOf<'settle'>[]): SettleOutcome[] {

@@ -34,11 +34,7 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
       .inNamespace(ns)
       .map(({ key }) => key.name)
       .sort(),
-  insert: (store, ...args) => {
-    const inserted = insert(store, ...args);
-    const [repeats, ids] = inserted;
-    return repeats === null && ids.length === 1 ? String(ids[0]) : inserted;
-  },
+  insert,
   take,
   settle: (store, ...args) => {
     const results = settle(store, ...args);

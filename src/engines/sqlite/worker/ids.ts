@@ -93,6 +93,17 @@ export class Ids {
   }
 }
 
+/** The ids of `count` consecutive numbers, of which the first is given. */
+export function idsFrom(first: string, count: number): string[] {
+  const ids = [first];
+  if (count === 1) return ids;
+  const at = first.indexOf('-', TAG_LENGTH) + 1;
+  const prefix = first.slice(0, at);
+  const counter = Number.parseInt(first.slice(at), 36);
+  for (let place = 1; place < count; place++) ids.push(prefix + (counter + place).toString(36));
+  return ids;
+}
+
 /** Keys of the table `meta`. Tags: `tag` for those of the first epoch, then `tag@<epoch>`. */
 const TAG = 'tag';
 const EPOCH = 'epoch';

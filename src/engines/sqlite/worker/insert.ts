@@ -9,6 +9,9 @@ import {
   type PackedBodies,
   type QueueName,
   type RareFields,
+  SIMILAR,
+  SIMILAR_FIELDS,
+  type SimilarFields,
 } from '../protocol.ts';
 import type { WorkerQueue } from './queues.ts';
 import type { NewRow } from './rows.ts';
@@ -29,10 +32,9 @@ export function insert(
   name: QueueName,
   fields: Fields,
   request: readonly [key: string, fingerprint: string] | null,
-): Inserted {
+): Inserted | string {
   const { ids, queues, records, received, now } = store;
-  const elements: Incoming[] = [];
-  for (let at = 0; at < fields.length; at += ELEMENT_FIELDS) elements.push(elementAt(fields, at, received));
+  const elements = elementsOf(fields, received);
   const repeat = request === null ? null : repeatOf(store, name, elements, request);
   if (repeat !== null) return repeat;
   if (request !== null && elements.length === 0) return [null, []];
@@ -46,11 +48,13 @@ export function insert(
     repeats.push(index, 1);
   });
   const [first] = numbers;
-  if (request !== null && first !== undefined) {
+  if (first === undefined) return [null, []];
+  if (request !== null) {
     const [key, fingerprint] = request;
     records.remember(queue, key, { seq: first, fingerprint }, now);
   }
-  return [repeats, numbers.map((seq) => ids.format(seq))];
+  const areConsecutive = repeats === null && numbers.at(-1) === first + numbers.length - 1;
+  return areConsecutive ? ids.format(first) : [repeats, numbers.map((seq) => ids.format(seq))];
 }
 
 /** Stores elements in their order, plain ones with shared statements. Returns their numbers. */
@@ -129,6 +133,23 @@ function mismatchedOf(
 }
 
 const NOTHING_RARE: RareFields = [null, null, null];
+
+/** Reads the {@link ElementFields} and {@link SimilarFields} of a call. */
+function elementsOf(fields: Fields, bodies: PackedBodies): Incoming[] {
+  const elements: Incoming[] = [];
+  for (let at = 0; at < fields.length; ) {
+    const before = elements.at(-1);
+    if (fields[at] === SIMILAR && before !== undefined) {
+      const offset = fields[at + 1] as SimilarFields[1];
+      elements.push({ ...before, body: bodyAt(bodies, offset, fields[at + 2] as SimilarFields[2]) });
+      at += SIMILAR_FIELDS;
+    } else {
+      elements.push(elementAt(fields, at, bodies));
+      at += ELEMENT_FIELDS;
+    }
+  }
+  return elements;
+}
 
 /** Reads the {@link ElementFields} at an index. Reading by index takes 2 % off an insert. */
 export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Incoming {

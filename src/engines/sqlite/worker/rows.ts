@@ -95,12 +95,6 @@ const EXPIRING =
  */
 const MAX_READ_WITH_ROW = 64 * 1024;
 
-/** Adds deliveries with their content, and without a reason. The rows share their first two values. */
-const ADD_WHOLE =
-  'INSERT INTO delivery (subscription, inserted_at, seq, due_at, tries, crc, expires_at, type, more, content_crc, body) VALUES ';
-const WHOLE_ROW = '(?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?)';
-const SHARED_VALUES = 2;
-const VALUES_A_ROW = 9;
 /** Rows that one statement adds, at most. */
 const ADDED_AT_ONCE = 32;
 /**
@@ -221,6 +215,45 @@ const MAX_INLINE_BYTES = 1024;
 /** Expired leases that one call ends, at most. The next call, which follows immediately, ends the others. */
 const MAX_LEASES_PER_CALL = 1000;
 
+type Value = string | number | null | Uint8Array;
+
+/** Adds deliveries with their content, and without a reason, several by each statement. */
+class Additions {
+  readonly #db: DatabaseSync;
+  readonly #shared: readonly string[];
+  readonly #own: readonly string[];
+  /** By their number of rows, each prepared when it is first needed. */
+  readonly #statements: StatementSync[] = [];
+
+  /**
+   * @param shared columns that have the same value in all rows of a statement, which is bound once
+   * @param own columns of which each row has a value
+   */
+  constructor(db: DatabaseSync, shared: readonly string[], own: readonly string[]) {
+    this.#db = db;
+    this.#shared = shared;
+    this.#own = own;
+  }
+
+  /** The number of rows whose values follow the shared ones. */
+  rowsOf(values: readonly Value[]): number {
+    return (values.length - this.#shared.length) / this.#own.length;
+  }
+
+  /** @param values the shared ones, then those of each row */
+  run(values: readonly Value[]): void {
+    const rows = this.rowsOf(values);
+    this.#statements[rows] ??= this.#db.prepare(this.#sql(rows));
+    this.#statements[rows].run(...values);
+  }
+
+  #sql(rows: number): string {
+    const places = [...this.#shared.map((_, index) => `?${index + 1}`), ...this.#own.map(() => '?')];
+    const columns = [...this.#shared, ...this.#own].join(', ');
+    return `INSERT INTO delivery (${columns}) VALUES ${manyOf(`(${places.join(', ')})`, rows)}`;
+  }
+}
+
 /**
  * Deliveries and elements. Each method that changes deliveries is one transition of their state (`docs/concepts.md`),
  * and updates the counts and lease bounds of their subscription.
@@ -233,8 +266,9 @@ export class Rows {
   #leasesEndFrom = Number.POSITIVE_INFINITY;
 
   readonly #sql: Statements<typeof SQL>;
-  /** Statements of {@link ADD_WHOLE} by their number of rows, each prepared when it is first needed. */
-  readonly #addRows = new Map<number, StatementSync>();
+  /** For elements that differ only in what each of them has of its own, like those of most calls. */
+  readonly #additionsOfAlike: Additions;
+  readonly #additions: Additions;
   readonly #queries: Queries<typeof QUERIES>;
   readonly #pages: Queries<Record<DeliveryState, string>>;
   readonly #inState: Queries<Record<DeliveryState, string>>;
@@ -245,6 +279,11 @@ export class Rows {
     this.#counter = counter;
     this.#sql = prepareAll(db, SQL);
     this.#sql.ready.setReturnArrays(true);
+    const own = ['seq', 'due_at', 'crc', 'content_crc', 'body'];
+    const common = ['tries', 'type'];
+    this.#additionsOfAlike = new Additions(db, ['subscription', 'inserted_at', ...common], own);
+    const rest = [...common, 'more', 'expires_at'];
+    this.#additions = new Additions(db, ['subscription', 'inserted_at'], [...own, ...rest]);
     this.#queries = prepareQueries(db, QUERIES);
     this.#pages = prepareQueries(db, PAGES);
     this.#inState = prepareQueries(db, IN_STATE);
@@ -259,7 +298,14 @@ export class Rows {
    */
   addPlain(subscription: Subscription, first: number, elements: readonly NewRow[], now: number): void {
     const { id } = subscription;
-    let values: (string | number | null | Uint8Array)[] = [id, now];
+    const [example] = elements;
+    const areAlike = elements.every(
+      ({ type, more, tries, expiresAt }) =>
+        type === example?.type && tries === example.tries && more === null && expiresAt === null,
+    );
+    const additions = areAlike ? this.#additionsOfAlike : this.#additions;
+    const shared = areAlike ? [id, now, example?.tries ?? 0, example?.type ?? null] : [id, now];
+    let values: Value[] = [...shared];
     let seq = first;
     for (const { type, more, body, dueAt, tries, expiresAt, reason } of elements) {
       const contentCrc = elementChecksum(seq, type, more, body);
@@ -272,27 +318,17 @@ export class Rows {
         const content = [now, type, more, contentCrc, body];
         this.#sql.add.run(seq, id, dueAt, tries, crc, expiresAt, reason, null, ...content);
       } else {
-        values.push(seq, dueAt, tries, crc, expiresAt, type, more, contentCrc, body);
-        if (values.length === SHARED_VALUES + ADDED_AT_ONCE * VALUES_A_ROW) {
-          this.#addWhole(values);
-          values = [id, now];
+        values.push(seq, dueAt, crc, contentCrc, body);
+        if (!areAlike) values.push(tries, type, more, expiresAt);
+        if (additions.rowsOf(values) === ADDED_AT_ONCE) {
+          additions.run(values);
+          values = [...shared];
         }
       }
       this.#counter.waitingAdded(subscription, dueAt, now);
       seq++;
     }
-    if (values.length > SHARED_VALUES) this.#addWhole(values);
-  }
-
-  /** @param values the shared ones, then those of each row */
-  #addWhole(values: readonly (string | number | null | Uint8Array)[]): void {
-    const rows = (values.length - SHARED_VALUES) / VALUES_A_ROW;
-    let statement = this.#addRows.get(rows);
-    if (statement === undefined) {
-      statement = this.#db.prepare(ADD_WHOLE + manyOf(WHOLE_ROW, rows));
-      this.#addRows.set(rows, statement);
-    }
-    statement.run(...values);
+    if (additions.rowsOf(values) > 0) additions.run(values);
   }
 
   /** @param groups number of groups that the element is for */
@@ -314,7 +350,7 @@ export class Rows {
   }
 
   /** The content of a delivery, from `row` if it was read with it; null if a fault of the disk destroyed it. */
-  contentOf(row: (DeliveryRow | ReadyRow) & Partial<Pick<WholeRow, 'contentCrc' | 'body'>>): ElementRow | null {
+  contentOf(row: Pick<WholeRow, 'seq' | 'element'> & Partial<WholeRow>): ElementRow | null {
     const { seq, element, body = null } = row;
     const query = element === null ? this.#queries.content : this.#queries.sharedContent;
     const found = body !== null ? row : query.get<WholeRow>(element ?? seq);
