@@ -4,9 +4,11 @@ import { once } from 'node:events';
 import {
   appendFileSync,
   existsSync,
+  lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
+  symlinkSync,
   truncateSync,
   writeFileSync,
 } from 'node:fs';
@@ -34,6 +36,28 @@ describe('Opening a SQLite file', () => {
       }
       assert.ok(existsSync(absolute));
       assert.ok(existsSync(join(folder.path, 'below', 'it', 'b.db')));
+    });
+  });
+
+  it('follows a symbolic link, also to a file that does not exist yet, in whose folder it creates all other files', async () => {
+    await withFolder(async (folder) => {
+      for (const name of ['data', 'disk']) mkdirSync(join(folder.path, name));
+      const link = join(folder.path, 'data', 'test.db');
+      symlinkSync('../disk/test.db', link);
+      for (const expected of [['first'], ['first', 'second']]) {
+        const engine = folder.engine({ ballastBytes: 1 }, undefined, `sqlite:${link}`);
+        await engine.start();
+        await engine.storage.insert(QUEUE, newElements(expected.at(-1) ?? ''));
+        assert.deepEqual(readdirSync(join(folder.path, 'data')), ['test.db']);
+        const files = readdirSync(join(folder.path, 'disk')).sort();
+        assert.deepEqual(files, ['test.db', 'test.db-wal', 'test.db.ballast']);
+        assert.ok(((await engine.disk?.())?.fileBytes ?? 0) > 4096);
+        const options = { group: '', states: ['ready'], bodies: true, after: null, limit: 2 } as const;
+        const { deliveries } = await engine.storage.scan(QUEUE, options);
+        assert.deepEqual(bodyTexts(deliveries), expected);
+        await engine.stop();
+      }
+      assert.ok(lstatSync(link).isSymbolicLink());
     });
   });
 

@@ -1,4 +1,5 @@
-import { isAbsolute, join } from 'node:path';
+import { lstatSync, readlinkSync, realpathSync } from 'node:fs';
+import { dirname, isAbsolute, join, resolve } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import type { EngineOptions, NamespacePolicy } from '../../engine/engine.ts';
 import { EngineSettings } from '../../engine/settings.ts';
@@ -108,5 +109,27 @@ export function fileOf({ url, dataDir }: Pick<EngineOptions, 'url' | 'dataDir'>)
   const path = url.replace(/^sqlite:/, '');
   if (path === '') throw new Error(`${url}: name a file, as in sqlite:N.db, or use sqlite::memory:`);
   if (path === MEMORY) return MEMORY;
-  return isAbsolute(path) ? path : join(dataDir, path);
+  return targetOf(isAbsolute(path) ? path : join(dataDir, path));
+}
+
+/**
+ * The file to which a symbolic link refers, also if it does not exist yet; any other path is returned as it is. SQLite
+ * follows links, too: the log is next to the file, whose folder and free space matter.
+ */
+function targetOf(path: string): string {
+  if (!isLink(path)) return path;
+  try {
+    return realpathSync(path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
+    return resolve(dirname(path), readlinkSync(path));
+  }
+}
+
+function isLink(path: string): boolean {
+  try {
+    return lstatSync(path).isSymbolicLink();
+  } catch {
+    return false;
+  }
 }
