@@ -6,7 +6,7 @@ import {
   type QueueOptions,
   type Usage,
 } from '../../engine/storage.ts';
-import { DELIVERY_STATES, type DeliveryState, type GroupName } from '../../model/element.ts';
+import type { DeliveryState, GroupName } from '../../model/element.ts';
 import type { Context, Operation } from './operations.ts';
 import { REGISTERED, type RegisteredQueue, type Subscription } from './registry.ts';
 import {
@@ -209,19 +209,25 @@ interface PurgeItem {
   readonly statements: number;
 }
 
-function purgeStatement(state: DeliveryState | 'waiting'): Statement {
-  const where = {
-    waiting: 'd.lease_until IS NULL',
-    ready: 'd.lease_until IS NULL AND d.due_at <= t.now',
-    scheduled: 'd.lease_until IS NULL AND d.due_at > t.now',
-    reserved: 'd.lease_until IS NOT NULL',
-  }[state];
+/**
+ * The conditions for the deliveries of a group. In a stream, the reserved ones have an index of their own. Without it,
+ * those of all queues would be read once for each group.
+ */
+const PURGED = {
+  waiting: 'd.lease_until IS NULL',
+  ready: 'd.lease_until IS NULL AND d.due_at <= t.now',
+  scheduled: 'd.lease_until IS NULL AND d.due_at > t.now',
+  reserved: 'd.lease_until IS NOT NULL',
+  'reserved in a stream': 'd.head IS NULL AND d.lease_until IS NOT NULL',
+} as const;
+
+function purgeStatement(state: keyof typeof PURGED): Statement {
   return {
     name: `purge ${state}`,
     text: `${withList(
       NOW,
       `l AS MATERIALIZED (SELECT x.tid, x.bytes FROM t CROSS JOIN subscription s CROSS JOIN LATERAL (
-        SELECT d.ctid AS tid, d.bytes FROM delivery d WHERE d.subscription = s.id AND ${where}
+        SELECT d.ctid AS tid, d.bytes FROM delivery d WHERE d.subscription = s.id AND ${PURGED[state]}
         LIMIT $2::int FOR UPDATE SKIP LOCKED) x WHERE s.queue = $1::bigint LIMIT $2::int)`,
       limitBytes('f', 'l', '$3::bigint'),
       `g AS (DELETE FROM delivery d USING f WHERE d.ctid = f.tid
@@ -232,11 +238,13 @@ function purgeStatement(state: DeliveryState | 'waiting'): Statement {
   };
 }
 
-function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<PurgeItem, PurgeStep> {
+type PurgeOperation = Operation<PurgeItem, PurgeStep>;
+
+function purgeOperations(): (queue: RegisteredQueue, state: DeliveryState | 'waiting') => PurgeOperation {
   const operations = new Map(
-    (['waiting', ...DELIVERY_STATES] as const).map((state) => {
+    (Object.keys(PURGED) as (keyof typeof PURGED)[]).map((state) => {
       const statement = purgeStatement(state);
-      const operation: Operation<PurgeItem, PurgeStep> = {
+      const operation: PurgeOperation = {
         statement,
         changes: true,
         locksElements: true,
@@ -258,7 +266,8 @@ function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Purg
       return [state, operation];
     }),
   );
-  return (state) => operations.get(state) as Operation<PurgeItem, PurgeStep>;
+  return ({ isStream }, state) =>
+    operations.get(isStream && state === 'reserved' ? 'reserved in a stream' : state) as PurgeOperation;
 }
 
 /** The watermarks from which reads of a subscription begin. */

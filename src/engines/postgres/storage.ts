@@ -218,7 +218,7 @@ export class PostgresStorage implements Storage {
         ? allSteps
         : allSteps.slice(0, 1);
     const items = steps.map((state) => ({
-      operation: this.#operations.purge(state),
+      operation: this.#operations.purge(queue, state),
       item: { queue, statements: steps.length },
       queues: [queue],
     }));
