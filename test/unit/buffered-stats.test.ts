@@ -104,6 +104,22 @@ describe('Buffered statistics', () => {
     );
   });
 
+  it('are written in several steps if there are very many queues, and only those of a failed step again', async () => {
+    const store = new CountersInMemory();
+    const stats = statsOn(store);
+    for (let i = 0; i < 5_000; i += 1) stats.add({ ns: 'N', name: `q${i}` }, '', { put: 1 });
+    store.failure = ([first]) =>
+      first?.queue.name === 'q2000' ? new QuaysideError('storage-unavailable', 'planted') : null;
+    await assert.rejects(stats.flush());
+    store.failure = null;
+    await stats.flush();
+    assert.deepEqual(
+      store.writes.map((batch) => batch.length),
+      [2_000, 1_000, 2_000],
+    );
+    assert.equal((await stats.read({ ns: 'N', name: 'q2000' })).get('')?.put, 1);
+  });
+
   it('are read for each queue separately if the store has several servers', async () => {
     const store = new CountersInMemory(false);
     const stats = statsOn(store);
@@ -155,8 +171,7 @@ describe('Buffered statistics', () => {
     }
     for (const queue of queues) stats.add(queue, '', { put: 1 });
     await stats.flush();
-    const [batch = []] = store.writes;
-    const groups = batch.map((each) => each.groups.size);
+    const groups = store.writes.flat().map((each) => each.groups.size);
     assert.equal(groups[0], MAX_COUNTED_GROUPS + 2);
     assert.equal(
       groups.reduce((sum, size) => sum + size, 0),
