@@ -301,6 +301,57 @@ describe('The usage of a namespace on PostgreSQL', () => {
   });
 });
 
+describe('A purge of a stream on PostgreSQL', () => {
+  it('reads few pages for each group, however many elements of other queues are reserved', async (t) => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    const engine = await openNode(server, { schema });
+    t.after(async () => {
+      await engine.stop();
+      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+    });
+    await reportAtOnce(server, schema);
+    const { storage } = engine;
+    for (let i = 0; i < 5; i += 1) {
+      await storage.insert(
+        QUEUE,
+        Array.from({ length: 1000 }, () => newElement()),
+      );
+      await storage.take(QUEUE, { group: '', count: 1000, leaseMs: 60_000 });
+    }
+    const stream = { ns: 'stream', name: 'q' };
+    const groups = Array.from({ length: 50 }, (_, i) => `group${i}`);
+    await storage.insert(stream, [newElement({ groups })]);
+    await storage.take(stream, { group: 'group7', count: 1, leaseMs: 60_000 });
+    const from = await pagesOf(server, engine, schema, { tables: ['delivery'], index: 'delivery%' });
+    assert.equal(await purge(storage, stream), groups.length);
+    const pages =
+      (await pagesOf(server, engine, schema, { tables: ['delivery'], index: 'delivery%' })) - from;
+    assert.ok(pages < 20 * groups.length, `${pages} pages`);
+  });
+});
+
+describe('A read of the usage of a namespace on PostgreSQL', () => {
+  it('delays no call about elements, however long it takes', async (t) => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    const engine = await openNode(server, { schema });
+    const holder = new pg.Client({ connectionString: server.url() });
+    await holder.connect();
+    t.after(async () => {
+      await engine.stop();
+      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+    });
+    await engine.storage.insert(QUEUE, [newElement()]);
+    await holder.query(`BEGIN; LOCK TABLE ${schema}.counter IN ACCESS EXCLUSIVE MODE`);
+    const usage = engine.storage.usage('plain');
+    await until(async () => (await holder.query('SELECT FROM pg_locks WHERE NOT granted')).rows.length > 0);
+    assert.deepEqual(await engine.storage.queues('plain'), [QUEUE.name]);
+    await holder.end();
+    assert.equal((await usage).elements, 1);
+  });
+});
+
 describe('A PostgreSQL plan that was made after a vacuum of empty tables', () => {
   it('reads few pages per element after the tables have grown', async (t) => {
     const server = await sharedServer();
@@ -365,8 +416,8 @@ async function pagesOf(
     server,
     `SELECT (SELECT sum(heap_blks_read + heap_blks_hit) FROM pg_statio_user_tables
         WHERE schemaname = '${schema}' AND relname = ANY ('{${tables.join(',')}}'))
-      + (SELECT idx_blks_read + idx_blks_hit FROM pg_statio_user_indexes
-        WHERE schemaname = '${schema}' AND indexrelname = '${index}') AS pages`,
+      + (SELECT sum(idx_blks_read + idx_blks_hit) FROM pg_statio_user_indexes
+        WHERE schemaname = '${schema}' AND indexrelname LIKE '${index}') AS pages`,
   );
   return Number(rows[0].pages);
 }

@@ -8,7 +8,7 @@ import {
 } from '../../engine/storage.ts';
 import type { DeliveryState, GroupName } from '../../model/element.ts';
 import type { Context, Operation } from './operations.ts';
-import { REGISTERED, type RegisteredQueue, type Subscription } from './registry.ts';
+import type { RegisteredQueue, Subscription } from './registry.ts';
 import {
   addCounts,
   CONTENT_BYTES,
@@ -56,8 +56,11 @@ interface DeclareItem {
   readonly options: QueueOptions | null | undefined;
 }
 
-/** 0 means none; null means that the policy of the namespace applies. */
+/** Of the options, 0 means none; null means that the policy of the namespace applies. */
 const DECLARED = new Columns<DeclareItem>()
+  .id('id', ({ queue }) => queue.id)
+  .text('ns', ({ queue }) => queue.nsText)
+  .text('name', ({ queue }) => queue.nameText)
   .bool('has_options', ({ options }) => options != null)
   .int('max_tries', ({ options }) => {
     const deadLetter = options?.deadLetter;
@@ -76,8 +79,8 @@ const DECLARED = new Columns<DeclareItem>()
 const DECLARE: Statement = {
   name: 'declare',
   text: `INSERT INTO subscription AS s (id, queue, ns, name, grp, max_tries, dead_queue, retention, retry, has_options)
-    SELECT u.id, u.queue, u.ns, u.name, u.grp, o.max_tries, o.dead_queue, o.retention, o.retry::float8[], o.has_options
-    FROM ${REGISTERED.from('u')} JOIN ${DECLARED.from('o', REGISTERED.count + 1)} ON o.ord = u.ord ORDER BY u.ns, u.name
+    SELECT id, id, ns, name, '', max_tries, dead_queue, retention, retry::float8[], has_options
+    FROM ${DECLARED.from('u')} ORDER BY ns, name
     ON CONFLICT (ns, name, grp) DO UPDATE SET idle_from = NULL`,
 };
 
@@ -94,10 +97,7 @@ function declareOperation(setsOptions: boolean): Operation<DeclareItem, void> {
     changes: true,
     keysOf: ({ queue }) => [queue.idText],
     prepare: (items) => ({
-      values: [
-        ...REGISTERED.values(items.map(({ queue }) => queue.plainSubscription)),
-        ...DECLARED.values(items),
-      ],
+      values: DECLARED.values(items),
       read: () => {
         for (const { queue, options } of items) {
           queue.hasPolicy ||= options?.deadLetter != null || options?.retryDelay != null;
@@ -130,11 +130,11 @@ const ROW_BYTES = 100;
 /** The second parameter is the watermark of all counts: without it, the read may have to step over many dead rows. */
 const USAGE: Statement = {
   name: 'usage',
-  text: `WITH d AS (SELECT coalesce(sum(y.waiting + y.reserved), 0) AS elements, coalesce(sum(y.bytes), 0) AS bytes
-      FROM subscription s JOIN counter y ON y.subscription = s.id AND y.id >= $2::bigint WHERE s.ns = $1),
-    e AS (SELECT coalesce(sum(y.bytes), 0) AS bytes
-      FROM subscription s JOIN counter y ON y.subscription = -s.id AND y.id >= $2::bigint WHERE s.ns = $1 AND s.grp = '')
-    SELECT d.elements, d.bytes + e.bytes + d.elements * ${ROW_BYTES} FROM d, e`,
+  text: `WITH d AS (SELECT coalesce(sum(y.elements), 0) AS elements, coalesce(sum(y.bytes), 0) AS bytes
+      FROM (SELECT id FROM subscription WHERE ns = $1 UNION ALL SELECT -id FROM subscription WHERE ns = $1 AND grp = '') s
+      CROSS JOIN LATERAL (SELECT CASE WHEN s.id > 0 THEN waiting + reserved ELSE 0 END AS elements, bytes
+        FROM counter WHERE subscription = s.id AND id >= $2::bigint OFFSET 0) y)
+    SELECT elements, bytes + elements * ${ROW_BYTES} FROM d`,
 };
 
 /** Returns the number of deliveries of a namespace, and their bytes, from the counter deltas. */
