@@ -23,12 +23,6 @@ import {
 } from './links.ts';
 import type { AmqpOptions } from './options.ts';
 
-/**
- * Effort after which other clients are served: 2,000 frames, or the settlement of 16,000 deliveries. A few hundred
- * bytes may request that, and one turn of the event loop may bring 2 MB of such frames.
- */
-const MAX_EFFORT = 16_384;
-
 /** The protocol headers of AMQP 1.0.0, without and with SASL. */
 const AMQP_HEADER = Buffer.from('AMQP\0\x01\0\0', 'latin1');
 const SASL_HEADER = Buffer.from('AMQP\x03\x01\0\0', 'latin1');
@@ -189,7 +183,6 @@ export class AmqpConnection
   }
 
   onAttach(endpoint: Endpoint): void {
-    this.countConsumerFrame();
     try {
       if (this.links.size >= AMQP_LIMITS.links) {
         throw new QuaysideError('overloaded', `This connection has ${AMQP_LIMITS.links} links, the maximum.`);
@@ -298,10 +291,6 @@ export class AmqpConnection
     }
     this.counts.frames += 1;
     endpoint.receive(splitter.bytes, splitter.start, splitter.end);
-    if (endpoint.effort > MAX_EFFORT) {
-      endpoint.effort = 0;
-      this.yieldToOthers();
-    }
     return true;
   }
 

@@ -33,13 +33,12 @@ export const LOGIN_BYTES = 4096;
  */
 const MAX_OUTPUT_BYTES = 1024 * 1024;
 /**
- * Frames executed before other clients are served. One turn of the event loop may read 90,000 from a socket, in chunks,
- * and a single WebSocket message may contain 40,000. WebSocket's own frames, of which one turn may read 300,000, are
- * limited in the same way.
+ * How long the frames of one client are executed before other clients are served, ms. One turn of the event loop may
+ * read 2 MB from a socket, in chunks: 90,000 frames, or fewer ones that take up to a millisecond each.
  */
-export const MAX_TURN_FRAMES = 4096;
-/** A frame that starts a consumer or link counts as this many: it costs as much as ten others, and calls the engine. */
-const CONSUMER_FRAMES = 64;
+const MAX_TURN_MS = 5;
+/** Frames between two checks of the time, each of which costs about as much as a thirtieth of a frame. */
+const FRAMES_PER_CHECK = 8;
 /** How long an ending session waits for its pending engine calls. */
 export const FINISH_MS = 2_000;
 /** How long a client has to read the last frame and close, before the connection is cut. */
@@ -104,8 +103,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #destinations: Destinations | null = null;
   #pauses = 0;
   #isAdvancing = false;
-  /** Counted across turns, since it is not known which chunks arrive in the same one. */
-  #framesSinceYield = 0;
+  /** How long frames were executed since other clients were served. Not known per turn, which may bring many chunks. */
+  #busyMs = 0;
   #hasPeerEnded = false;
   #loginBytes = 0;
   #heartBeat: HeartBeat | null = null;
@@ -200,11 +199,6 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       since: new Date(this.#openedAt).toISOString(),
       consumers: [...this.consumers].map((consumer) => consumer.describe()),
     };
-  }
-
-  /** Call for a frame that asks for a consumer or link. */
-  countConsumerFrame(): void {
-    this.#framesSinceYield += CONSUMER_FRAMES;
   }
 
   /** Fills a consumer at the end of this turn. */
@@ -374,12 +368,6 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     }
   }
 
-  /** Serves other clients before the next frame. */
-  protected yieldToOthers(): void {
-    this.setPause(PAUSE.turn, true);
-    setImmediate(() => this.setPause(PAUSE.turn, false));
-  }
-
   /**
    * Ends the session with an error. If the client has ended it already, only replaces the closing frame. A stop of the
    * server is not the client's failure: it is not counted as an error, and elements that the client holds return
@@ -501,16 +489,16 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#advance();
   }
 
-  /** Executes whole frames until none is left or reading pauses. */
+  /** Executes whole frames until none is left, reading pauses, or other clients have to be served. */
   #advance(): void {
     if (this.#isAdvancing) return;
     this.#isAdvancing = true;
+    const { clock } = this;
+    const startedAt = clock.monotonic() - this.#busyMs;
+    let isOver = false;
     try {
-      while (this.#pauses === 0 && !this.isEnding && this.readFrame()) {
-        this.#framesSinceYield += 1;
-        if (this.#framesSinceYield < MAX_TURN_FRAMES) continue;
-        this.#framesSinceYield = 0;
-        this.yieldToOthers();
+      for (let frames = 1; !isOver && this.#pauses === 0 && !this.isEnding && this.readFrame(); frames += 1) {
+        isOver = frames % FRAMES_PER_CHECK === 0 && clock.monotonic() - startedAt >= MAX_TURN_MS;
       }
     } catch (error) {
       this.fail(error);
@@ -518,10 +506,19 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#isAdvancing = false;
     if (this.isEnding) return;
     this.guard(() => this.endTurn());
+    this.#busyMs = clock.monotonic() - startedAt;
+    if (this.#busyMs >= MAX_TURN_MS) this.#yieldToOthers();
     this.#workChanged();
     // Check now, not only after a write: one turn of the event loop may bring 2 MB of frames that want replies.
     this.#outputChanged();
     if (this.#hasPeerEnded && this.#pauses === 0) this.endByClient(null);
+  }
+
+  /** Serves other clients before the next frame. */
+  #yieldToOthers(): void {
+    this.#busyMs = 0;
+    this.setPause(PAUSE.turn, true);
+    setImmediate(() => this.setPause(PAUSE.turn, false));
   }
 
   #workChanged(): void {

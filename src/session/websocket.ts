@@ -5,7 +5,7 @@ import { invalidParameter } from '../model/errors.ts';
 import { wrongMember } from '../model/members.ts';
 import { quote } from '../util/quote.ts';
 import { type UpgradeHandler, type UpgradeRequest, WEB_SOCKET_VERSION } from '../util/upgrade.ts';
-import { LOGIN_BYTES, MAX_TURN_FRAMES } from './client-session.ts';
+import { LOGIN_BYTES } from './client-session.ts';
 import type { SessionServer } from './server.ts';
 import type { ClientSocket } from './socket-writer.ts';
 
@@ -43,6 +43,8 @@ const PART_BYTES = 256;
 /** Header size of a client's control frame, and the size of the longest such frame. */
 const CONTROL_HEAD_BYTES = 6;
 const MAX_CONTROL_BYTES = CONTROL_HEAD_BYTES + 125;
+/** Messages and control frames after which other clients are served. One turn of the event loop may read 300,000. */
+const MAX_TURN_FRAMES = 4096;
 /** Pings of a client that does not read are not answered while more bytes than this wait for it. */
 const MAX_PONG_BACKLOG = 64 * 1024;
 const NORMAL_CLOSURE = 1000;

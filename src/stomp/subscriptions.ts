@@ -52,7 +52,6 @@ export class Subscriptions {
   /** SUBSCRIBE: starts a consumer that runs until UNSUBSCRIBE or the end of the session. */
   subscribe({ headers }: StompFrame): void {
     const session = this.#session;
-    session.countConsumerFrame();
     const get = (name: string): string | null => headerOf(headers, name);
     const destination = ownString(requireHeader('SUBSCRIBE', 'destination', get('destination')));
     // In 1.0, a subscription without an id is identified by its destination.

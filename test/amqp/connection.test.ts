@@ -135,27 +135,6 @@ describe('An AMQP connection', () => {
     assert.deepEqual([await bodyOf(), await node.pop('q')], ['body', null]);
   });
 
-  for (const [what, sent, count] of [
-    ['frames', HEART_BEAT, 8_000],
-    ['links', Buffer.concat([attachReceiver({ handle: 1 }), detach(1)]), 500],
-  ] as const) {
-    it(`yields to other work while it processes a large chunk of ${what}`, async () => {
-      const client = await node.rawClient(...SENDING);
-      await client.until(KIND.flow);
-      const { counts } = node.server;
-      const { frames } = counts;
-      const turns = new Set<number>();
-      const countTurn = (): void => {
-        turns.add(counts.frames);
-        if (counts.frames < frames + count) setImmediate(countTurn);
-      };
-      setImmediate(countTurn);
-      client.write(...Array<Buffer>(count).fill(sent), transfer(BODY));
-      await client.until(KIND.disposition);
-      assert.ok(turns.size > 3, `${turns.size} turns`);
-    });
-  }
-
   it('answers a close with a close, then ends', async () => {
     const client = await node.rawClient(begin(), close());
     assert.deepEqual(kinds(await client.readToEnd()), [KIND.begin, KIND.close]);

@@ -321,17 +321,6 @@ describe('The session endpoint, on dispositions', () => {
     assert.equal(driver.dispositions.length, unsettled + 1);
   });
 
-  it('counts the effort of processing a range of deliveries', () => {
-    const { endpoint } = sent(100);
-    const cost = (first: number, last: number): number => {
-      const before = endpoint.effort;
-      const bytes = disposition(first, last);
-      endpoint.receive(bytes, 0, bytes.length);
-      return endpoint.effort - before;
-    };
-    assert.equal(cost(0, 99), cost(0, 0) + 99);
-  });
-
   it('allows the peer to settle the deliveries that it sent', () => {
     const driver = sending().receive(transfer(BODY, { id: 7 }));
     const settle = (id: number): Buffer => frame('disposition', [FALSE, uint(id), uint(id), TRUE]);

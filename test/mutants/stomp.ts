@@ -160,6 +160,11 @@ export const STOMP: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a client whose frames take long delays all others',
+    suite: 'turns of sessions',
+    edits: shared('client-session.ts', 'clock.monotonic() - startedAt >= MAX_TURN_MS;', 'false;'),
+  },
+  {
     name: 'a session that does not read misses heart-beats',
     suite: 'heart-beats',
     edits: shared('heart-beat.ts', 'this.#isPaused ? graceMs : this', 'this'),

@@ -69,6 +69,29 @@ function sessionSuite(driver: SessionDriver): void {
       assert.deepEqual(node.server.describeSessions(), []);
     });
 
+    it('lets other clients be served after a few milliseconds, however many frames its client sends at once', async () => {
+      await start();
+      const client = await login();
+      await client.send('a', 'first');
+      const { counts } = node.server;
+      // Each frame takes half a millisecond.
+      node.clock.monotonic = () => counts.frames / 2;
+      const count = 400;
+      const all = counts.frames + count;
+      let before = counts.frames;
+      let most = 0;
+      const countTurn = (): void => {
+        most = Math.max(most, counts.frames - before);
+        before = counts.frames;
+        if (before < all) setImmediate(countTurn);
+      };
+      setImmediate(countTurn);
+      await Promise.all(Array.from({ length: count }, () => client.send('a', 'x')));
+      // Frames may be executed before and after the counter within one turn of the event loop.
+      assert.ok(most <= 40, `${most} frames were executed between two looks`);
+      assert.equal((await node.sizes('a')).ready, count + 1);
+    });
+
     it('takes turns with other users when it inserts, so that large elements of one user delay no other', async () => {
       await start();
       const held = holdInserts(node.engine.engine.storage);

@@ -41,32 +41,6 @@ describe('frames of a STOMP client', () => {
     );
   });
 
-  for (const { what, pairs, frames, max } of [
-    { what: 'frames', pairs: 20_000, frames: ['BEGIN', 'ABORT'], max: 4096 },
-    { what: 'consumers', pairs: 1_000, frames: ['SUBSCRIBE', 'UNSUBSCRIBE'], max: 128 },
-  ]) {
-    it(`leave turns to other clients, however many ${what} arrive at once`, async () => {
-      node = await StompNode.start();
-      const client = await node.client();
-      const { counts } = node.server;
-      const headers = { transaction: 't', id: 't', destination: '/q/N/b' };
-      const pair = Buffer.concat(frames.map((command) => client.frame(command, headers)));
-      const last = counts.frames + 2 * pairs + 1;
-      let before = counts.frames;
-      let most = 0;
-      const count = (): void => {
-        most = Math.max(most, counts.frames - before);
-        before = counts.frames;
-        if (before < last) setImmediate(count);
-      };
-      setImmediate(count);
-      client.write(Buffer.concat(Array<Buffer>(pairs).fill(pair)));
-      client.send('SEND', { destination: '/q/N/a', receipt: 'last' }, 'x');
-      await client.receipt('last');
-      assert.ok(most <= max, `${most} frames were executed in one turn`);
-    });
-  }
-
   it('retain no other bytes received with a small body while the engine does not reply', async () => {
     node = await StompNode.start();
     const client = await node.client();

@@ -27,8 +27,6 @@ import {
 } from './protocol-error.ts';
 import { SessionEndpoint } from './session.ts';
 
-/** Minimum effort of a frame. The unit is one settled delivery, which takes 20 to 500 ns. */
-const FRAME_EFFORT = 8;
 /** Maximum links including those whose `detach` the client has not confirmed: they stay in memory until it does. */
 const MAX_ATTACHED = 4 * AMQP_LIMITS.links;
 /** Used if the client announces no limit. */
@@ -76,11 +74,6 @@ export class ConnectionEndpoint {
   /** Maximum size of a frame to the client. */
   peerFrameBytes = MIN_FRAME_BYTES;
   isPeerClosed = false;
-  /**
-   * Approximate cost of the frames since it was set to 0. A client may request much work in few bytes, so other clients
-   * are served before this grows large.
-   */
-  effort = 0;
   #isPeerOpen = false;
   #isCloseSent = false;
   readonly #options: EndpointOptions;
@@ -140,7 +133,6 @@ export class ConnectionEndpoint {
    * @throws ProtocolError
    */
   receive(bytes: Buffer, start: number, end: number): void {
-    this.effort += FRAME_EFFORT;
     const body = bodyStart(bytes, start, end, FRAME_TYPE.amqp);
     if (this.isPeerClosed) return;
     // A heart-beat.
@@ -427,7 +419,7 @@ export class ConnectionEndpoint {
     const { isPeerReceiver, first, last, isSettled, state } = this.#performatives.disposition();
     session.checkRange(isPeerReceiver, first, last);
     // Dispositions about what the client sent have no effect: this side settles a delivery with its outcome.
-    if (isPeerReceiver) this.effort += session.disposition(first, last, state, isSettled);
+    if (isPeerReceiver) session.disposition(first, last, state, isSettled);
   }
 }
 

@@ -325,13 +325,10 @@ export class SessionEndpoint {
     }
   }
 
-  /**
-   * Applies a client's disposition of deliveries that were sent to it. Skips settled ones.
-   * @returns how many deliveries after the first it covers
-   */
-  disposition(first: number, last: number, state: AmqpDeliveryState, isSettled: boolean): number {
+  /** Applies a client's disposition of deliveries that were sent to it. Skips settled ones. */
+  disposition(first: number, last: number, state: AmqpDeliveryState, isSettled: boolean): void {
     const oldest = this.#sent.oldestId;
-    if (serialDifference(last, oldest) < 0) return 0;
+    if (serialDifference(last, oldest) < 0) return;
     const from = serialDifference(oldest, first) > 0 ? oldest : first;
     for (let id = from; ; id = serialAfter(id)) {
       const delivery = this.#sent.get(id);
@@ -342,7 +339,6 @@ export class SessionEndpoint {
       if (id === last) break;
     }
     if (isSettled) this.#connection.host.onSessionCapacity(this);
-    return serialDifference(last, from);
   }
 
   /** Settles a delivery and sends the disposition, unless the client has settled it. */
