@@ -21,6 +21,11 @@ export const AMQP_LIMITS = {
   depth: 16,
   /** Values in one performative, including those inside lists, maps and arrays. */
   values: 4096,
+  /**
+   * Encoded values in one message: those of an `amqp-value` or `amqp-sequence`, of delivery annotations and of the
+   * footer. A million take 20 ms to check, during which no other client is served.
+   */
+  bodyValues: 1_048_576,
   /** Total size of a connection's incomplete deliveries, as a multiple of the largest message. */
   begunMessages: 4,
   /** The shortest allowed `idle-time-out` of a client, ms: the server sends heart-beats more often than that. */

@@ -22,7 +22,7 @@ import {
   SENT_ANNOTATIONS,
   TYPES_HEADER,
 } from './message-names.ts';
-import { malformedMessage, type SimpleType, type SimpleValue, splitLists, ValueReader } from './values.ts';
+import { isList, malformedMessage, type SimpleType, type SimpleValue, ValueReader } from './values.ts';
 
 /** The element that a message describes. Groups are null if the message names none. */
 type ReceivedElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
@@ -243,7 +243,7 @@ class ReceivedMessage {
 
   #readSequence(reader: ValueReader): void {
     const list = reader.encoded();
-    if (splitLists(list, 1) === null) throw malformedMessage('a sequence is not a list');
+    if (!isList(list[0])) throw malformedMessage('a sequence is not a list');
     this.#addBody('sequence', list);
   }
 

@@ -5,6 +5,7 @@ import { CODE } from './core/codes.ts';
 import { ProtocolError } from './core/protocol-error.ts';
 import { ValueChecker } from './core/value-checker.ts';
 import type { Writer } from './core/writer.ts';
+import { AMQP_LIMITS } from './limits.ts';
 
 /** A value as it is stored in an element header: as text, with one character per byte. */
 export interface SimpleValue {
@@ -22,6 +23,8 @@ export class ValueReader {
   #end: number;
   /** End of what contains the open list or map. */
   #outerEnd = 0;
+  /** Null until a value stays encoded. */
+  #checker: ValueChecker | null = null;
 
   constructor(bytes: Buffer) {
     this.#bytes = bytes;
@@ -105,9 +108,10 @@ export class ValueReader {
 
   /** Reads a value of any type, still encoded. */
   encoded(): Buffer {
-    const end = valueEnd(this.#bytes, this.#at);
+    this.#checker ??= checkerOf(this.#bytes);
+    const end = valueEnd(this.#bytes, this.#at, this.#checker);
     if (end === null || end > this.#end)
-      throw malformedMessage('a value is not well-formed, or is nested too deeply');
+      throw malformedMessage('a value is not well-formed or nested too deeply, or there are too many');
     return this.#take(end - this.#at);
   }
 
@@ -311,12 +315,21 @@ export function isSimpleType(name: string): name is SimpleType {
   return Object.hasOwn(WRITERS, name);
 }
 
-/** Values in bodies may be nested deeper than those in frames, and their number is limited only by their bytes. */
-const checker = new ValueChecker({ depth: 32, values: Number.POSITIVE_INFINITY });
+/** Values in bodies may be nested deeper than those in frames. */
+const BODY_LIMITS = { depth: 32, values: AMQP_LIMITS.bodyValues };
 
-/** The end of the encoded value at `at`; null if it is not well-formed. */
-export function valueEnd(bytes: Buffer, at: number): number | null {
-  checker.reset(bytes.length - at);
+/** Returns the checker for all encoded values of one message. */
+function checkerOf(message: Buffer): ValueChecker {
+  const checker = new ValueChecker(BODY_LIMITS);
+  checker.reset(message.length);
+  return checker;
+}
+
+/**
+ * The end of the encoded value at `at`; null if it is not well-formed, or exceeds the limits.
+ * @param checker counts the values of one message
+ */
+export function valueEnd(bytes: Buffer, at: number, checker = checkerOf(bytes)): number | null {
   try {
     return checker.skip(bytes, at, bytes.length);
   } catch (error) {
@@ -327,10 +340,11 @@ export function valueEnd(bytes: Buffer, at: number): number | null {
 
 /** Splits concatenated encoded lists; null if the bytes are anything else, or more than `max` lists. */
 export function splitLists(bytes: Buffer, max: number): Buffer[] | null {
+  const checker = checkerOf(bytes);
   const lists: Buffer[] = [];
   for (let at = 0; at < bytes.length; ) {
     if (lists.length >= max) return null;
-    const end = isList(bytes[at]) ? valueEnd(bytes, at) : null;
+    const end = isList(bytes[at]) ? valueEnd(bytes, at, checker) : null;
     if (end === null) return null;
     lists.push(bytes.subarray(at, end));
     at = end;
@@ -338,6 +352,7 @@ export function splitLists(bytes: Buffer, max: number): Buffer[] | null {
   return lists.length === 0 ? null : lists;
 }
 
-function isList(code: number | undefined): boolean {
+/** Whether an encoded value with this format code is a list. */
+export function isList(code: number | undefined): boolean {
   return code === CODE.list0 || code === CODE.list8 || code === CODE.list32;
 }

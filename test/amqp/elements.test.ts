@@ -1,16 +1,38 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import rhea, { type Message } from 'rhea';
+import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { newElement } from '../support/elements.ts';
 import type { AmqpClient, Outcome, TestReceiver, TestSender } from './client.ts';
 import { AmqpNode } from './node.ts';
 import { conditionOf, KIND } from './raw-client.ts';
-import { attachSender, begin, bytes, described, list8, map8, map32, str, transfer, uint } from './wire.ts';
+import {
+  attachSender,
+  begin,
+  bytes,
+  described,
+  furtherTransfer,
+  list8,
+  map8,
+  map32,
+  str,
+  transfer,
+  uint,
+} from './wire.ts';
 
 const { types, message: rheaMessage } = rhea;
 const data = (bytes: string | Buffer): object => rheaMessage.data_section(Buffer.from(bytes));
 const AT = 1_800_000_000_123;
+
+/** A list of nulls that has this many values, itself included. */
+function listOfNulls(values: number): Buffer {
+  const list = Buffer.alloc(9 + values - 1, 0x40);
+  list[0] = 0xd0;
+  list.writeUInt32BE(list.length - 5, 1);
+  list.writeUInt32BE(values - 1, 5);
+  return list;
+}
 
 describe('a message and its element', () => {
   let node: AmqpNode;
@@ -187,6 +209,35 @@ describe('a message and its element', () => {
     ] as const) {
       await node.insert(queue, { body: Buffer.alloc(count, 0x45), headers });
       assert.equal(((await receive()).body as { typecode?: number }).typecode, typecode);
+    }
+  });
+
+  it('are rejected with more values than the limit, and returned as data if another protocol inserted them', async () => {
+    const { bodyValues } = AMQP_LIMITS;
+    const large = await AmqpNode.start({ options: { bodyLimit: 2 * bodyValues } });
+    try {
+      const raw = await large.rawClient(begin(), attachSender({ address: 'N/values' }));
+      await raw.until(KIND.flow);
+      for (const [id, count] of [bodyValues, bodyValues + 1].entries()) {
+        const message = described(0x77, listOfNulls(count));
+        const middle = message.length >> 4;
+        raw.write(transfer(message.subarray(0, middle), { id, more: true }));
+        for (let from = middle; from < message.length; from += middle) {
+          const end = from + middle;
+          raw.write(furtherTransfer(message.subarray(from, end), end < message.length));
+        }
+        assert.equal(
+          conditionOf(await raw.until(KIND.disposition)),
+          count > bodyValues ? 'amqp:decode-error' : null,
+        );
+      }
+      const headers = ['x-amqp-body', 'value'];
+      await large.insert('returned', { body: listOfNulls(bodyValues + 1), headers });
+      const receiver = await (await large.client()).receiver('N/returned', {}, 1);
+      const { body } = (await receiver.next()).message;
+      assert.equal((body as { typecode?: number }).typecode, 0x75);
+    } finally {
+      await large.stop();
     }
   });
 
