@@ -23,14 +23,17 @@ interface PendingItem<I, R> {
  * requests are in flight. A single call is sent at the end of its turn.
  */
 export class RequestBatcher<I, R> {
-  readonly #send: (items: readonly I[]) => Promise<readonly (R | Error)[]>;
+  readonly #send: (items: readonly I[]) => Promise<readonly R[]>;
   readonly #limits: BatchLimits;
   readonly #pending = new Set<PendingItem<I, R>>();
   #inFlight = 0;
   #isScheduled = false;
 
-  /** @param send returns a result for each item, or an error for one that failed; throws if all failed */
-  constructor(limits: BatchLimits, send: (items: readonly I[]) => Promise<readonly (R | Error)[]>) {
+  /**
+   * @param send returns a result for each item, or throws if all failed. If `details.line` of the error is the number
+   * of an item, from 1, the others are sent again without it
+   */
+  constructor(limits: BatchLimits, send: (items: readonly I[]) => Promise<readonly R[]>) {
     this.#limits = limits;
     this.#send = send;
   }
@@ -90,22 +93,26 @@ export class RequestBatcher<I, R> {
   }
 
   async #settle(batch: readonly PendingItem<I, R>[]): Promise<void> {
+    if (batch.length === 0) return;
     try {
       const results = await this.#send(batch.map(({ item }) => item));
-      batch.forEach(({ resolve, reject }, index) => {
-        const result = results[index] as R;
-        (result instanceof Error ? reject : resolve)(result);
-      });
+      for (const [index, { resolve }] of batch.entries()) resolve(results[index] as R);
     } catch (error) {
       // The caller's `auth` function may throw anything.
-      const { code, status, outcome } = Object(error) as QuaysideError;
-      const half = batch.length >> 1;
+      const { code, status, outcome, details } = Object(error) as Partial<QuaysideError>;
+      const isTooLarge = batch.length > 1 && (code === 'too-many-groups' || status === 413);
+      // An item that is too large may be accepted with fewer others. One that is invalid fails alone.
+      const invalid = isTooLarge ? undefined : batch[Number(details?.line) - 1];
       // Do not split after an unknown outcome: the halves would be new requests, and the whole may have been executed.
-      if (half > 0 && outcome !== 'unknown' && (code === 'too-many-groups' || status === 413)) {
-        // The batch was too large: send its halves.
-        await this.#settle(batch.slice(0, half));
-        await this.#settle(batch.slice(half));
-      } else for (const { reject } of batch) reject(error);
+      if (outcome === 'unknown' || !(isTooLarge || invalid)) {
+        for (const { reject } of batch) reject(error);
+        return;
+      }
+      invalid?.reject(error);
+      const rest = batch.filter((entry) => entry !== invalid);
+      // Halves: if many are invalid, the others would be sent again for each of them.
+      await this.#settle(rest.slice(0, rest.length >> 1));
+      await this.#settle(rest.slice(rest.length >> 1));
     }
   }
 }

@@ -62,11 +62,17 @@ export class QueueWire {
     this.#settlements = new RequestBatcher(LIMITS, (items) => this.#settleEach(items));
   }
 
-  /** Sends a line in a request with others. Returns the element's id. */
-  insert(line: string, options: InsertOptions): Promise<string> {
+  /** Sends a line in a request with others. Returns the element's id. If only this line is invalid, only it fails. */
+  async insert(line: string, options: InsertOptions): Promise<string> {
     const kind = kindOfKey(options);
-    this.#inserts[kind] ??= new RequestBatcher(LIMITS, (lines) => this.#insertEach(lines, kind));
-    return this.#inserts[kind].add(line, line.length, options);
+    this.#inserts[kind] ??= new RequestBatcher(LIMITS, (lines) => this.insertAll(lines, kind));
+    try {
+      return await this.#inserts[kind].add(line, line.length, options);
+    } catch (error) {
+      // Callers insert single elements, so a line number would mean nothing to them.
+      if (error instanceof QuaysideError) error.message = error.message.replace(/^Line \d+: /, '');
+      throw error;
+    }
   }
 
   /** Stores all lines or none. Returns the ids in the same order. */
@@ -130,26 +136,6 @@ export class QueueWire {
 
   get(path: string, options?: CallOptions): Promise<ClientResponse> {
     return this.transport.send({ method: 'GET', path: `${this.path}${path}`, isRepeatable: true, options });
-  }
-
-  /**
-   * Inserts lines of different callers. The server stores all lines of a request or none. If it rejects one line by
-   * number, that line fails, and the others are sent again as a new request. A line that exceeds a limit of the request
-   * is not reported by number: it may be accepted with fewer others.
-   */
-  async #insertEach(lines: readonly string[], kind: KeyKind): Promise<readonly (string | Error)[]> {
-    if (!lines[0]) return [];
-    try {
-      return await this.insertAll(lines, kind);
-    } catch (error) {
-      if (!(error instanceof QuaysideError) || error.outcome === 'unknown') throw error;
-      const at = Number(error.details.line) - 1;
-      if (!lines[at] || (lines[1] && error.status === 413)) throw error;
-      // Callers insert single elements, so a line number would mean nothing to them.
-      error.message = error.message.replace(/^Line \d+: /, '');
-      const results = await this.#insertEach([...lines.slice(0, at), ...lines.slice(at + 1)], kind);
-      return [...results.slice(0, at), error, ...results.slice(at)];
-    }
   }
 
   async #settleEach(items: readonly SettleRequest[]): Promise<SettleResponse[]> {

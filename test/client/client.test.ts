@@ -178,6 +178,29 @@ describe('The client', () => {
     assert.equal((await queue.status()).total, 3);
   });
 
+  it('sends few inserts again, however many of a request are invalid', async () => {
+    let sent = 0;
+    await using client = new Quayside({
+      url: 'http://x',
+      auth: AUTH,
+      fetch: async (_, init) => {
+        const lines = String(init?.body).trimEnd().split('\n');
+        sent += lines.length;
+        const line = lines.indexOf('{"json":"bad"}') + 1;
+        return line > 0 ? problem(400, 'invalid-header', { line }) : Response.json({ ids: lines });
+      },
+    });
+    const queue = client.queue('N/mostly bad');
+    const given = Array.from({ length: 64 }, (_, i) => (i % 9 === 0 ? i : 'bad'));
+    const results = await Promise.allSettled(given.map((data) => queue.insert(data)));
+    assert.deepEqual(
+      results.map((result) => (result.status === 'rejected' ? result.reason.code : result.value.id)),
+      given.map((data) => (data === 'bad' ? 'invalid-header' : `{"json":${data}}`)),
+    );
+    // Without the halves, each of the 56 that are invalid would have all later ones sent again.
+    assert.ok(sent < 64 * 8, `${sent} were sent`);
+  });
+
   it('rejects an insert that exceeds the maxGroups of a stream, and stores the others of its request', async () => {
     await using watched = open();
     const queue = watched.client.queue('events/one group too many');
@@ -1158,8 +1181,11 @@ describe('The client', () => {
 });
 
 /** An error as the server responds with it. */
-function problem(status: number, code: string): Response {
-  return Response.json({ code }, { status, headers: { 'content-type': 'application/problem+json' } });
+function problem(status: number, code: string, details: object = {}): Response {
+  return Response.json(
+    { code, ...details },
+    { status, headers: { 'content-type': 'application/problem+json' } },
+  );
 }
 
 /** A client whose requests are answered by `answer`, with the requests that it sent. */

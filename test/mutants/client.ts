@@ -30,17 +30,17 @@ export const CLIENT: readonly Mutant[] = [
   {
     name: 'a request that the server finds too large is not split',
     suite: 'client library',
-    edits: edit('wire.ts', '(lines[1] && error.status === 413)', 'false'),
+    edits: edit('batcher.ts', 'const invalid = isTooLarge ? undefined : batch', 'const invalid = batch'),
   },
   {
     name: 'the two halves of a split request are swapped',
     suite: 'client library',
     edits: edit(
       'batcher.ts',
-      `await this.#settle(batch.slice(0, half));
-        await this.#settle(batch.slice(half));`,
-      `await this.#settle(batch.slice(half));
-        await this.#settle(batch.slice(0, half));`,
+      `await this.#settle(rest.slice(0, rest.length >> 1));
+      await this.#settle(rest.slice(rest.length >> 1));`,
+      `await this.#settle(rest.slice(rest.length >> 1));
+      await this.#settle(rest.slice(0, rest.length >> 1));`,
     ),
   },
   {

@@ -174,6 +174,24 @@ class Clients(AioTest):
         )
         self.assertRegex(str(results[1]), '^Header ""')
 
+    async def test_few_inserts_are_sent_again_however_many_of_a_request_are_invalid(self) -> None:
+        sent = 0
+        send = Transport.send
+
+        async def count(transport: Transport, request: Request, timeout: float) -> Response:
+            nonlocal sent
+            sent += request.body.count(b"\n") + 1
+            return await send(transport, request, timeout)
+
+        with mock.patch.object(Transport, "send", count):
+            results = await asyncio.gather(
+                *(self.queue.insert(number, headers={"": "x"} if number % 9 else None) for number in range(64)),
+                return_exceptions=True,
+            )
+        self.assertEqual([getattr(result, "code", None) for result in results[:3]], [None, "invalid-header", "invalid-header"])
+        self.assertLess(sent, 64 * 8)
+        self.assertEqual(await self.taken(), list(range(0, 64, 9)))
+
     async def test_a_commit_that_was_cancelled_may_be_tried_again(self) -> None:
         await self.queue.insert("a")
         job = await self.queue.reserve()

@@ -323,18 +323,24 @@ class Queue(Generic[T]):
             return [*await self._send_lines(lines, kind, protocol.request_key(kind), timeout)]
         except Exception as error:
             if isinstance(error, QuaysideError) and error.outcome == "nothing-changed":
-                # The lines are too many or too large together, so no line is named: send its halves.
+                # The lines are too many or too large together, so no line is named.
                 if len(lines) > 1 and responses.is_of_many(error):
-                    half = len(lines) // 2
-                    return [
-                        *await self._insert_lines(lines[:half], kind, timeout),
-                        *await self._insert_lines(lines[half:], kind, timeout),
-                    ]
+                    return await self._insert_halves(lines, kind, timeout)
                 if error.line is not None:
                     at = error.line - 1
-                    results = await self._insert_lines([*lines[:at], *lines[at + 1 :]], kind, timeout)
+                    # Halves: if many lines are invalid, all others would be sent again for each of them.
+                    results = await self._insert_halves([*lines[:at], *lines[at + 1 :]], kind, timeout)
                     return [*results[:at], responses.of_one(error), *results[at:]]
             return [error] * len(lines)
+
+    async def _insert_halves(
+        self, lines: Sequence[bytes], kind: protocol.KeyKind, timeout: float
+    ) -> list[str | Exception]:
+        half = len(lines) // 2
+        return [
+            *await self._insert_lines(lines[:half], kind, timeout),
+            *await self._insert_lines(lines[half:], kind, timeout),
+        ]
 
     async def _take(
         self,
