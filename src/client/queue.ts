@@ -6,9 +6,9 @@ import { insertLine, type TakenLine, takenLines } from './lines.ts';
 import type { CallOptions, InsertOptions, ReserveOptions, TakeOptions } from './options.ts';
 import { HeldReservation, type Reservation } from './reservation.ts';
 import { type QueueStatus, readStatus } from './status.ts';
-import { monotonic } from './time.ts';
+import { monotonic, wallTime } from './time.ts';
 import type { Tracing } from './tracing.ts';
-import { kindOfKey, type QueueWire, timeIn } from './wire.ts';
+import { kindOfKey, type QueueWire } from './wire.ts';
 
 /** What a `Queue` object shares with its client. */
 export interface QueueContext {
@@ -132,7 +132,8 @@ export class Queue<T, In = T> {
 
 interface TakenLines {
   readonly lines: readonly TakenLine[];
-  readonly serverTime: number | null;
+  /** When the response was sent, by the clock of the leases. */
+  readonly takenAt: number;
 }
 
 /** Takes up to `count` elements under leases. */
@@ -141,9 +142,9 @@ export async function reserveHeld<T>(
   count: number,
   options: ReserveOptions,
 ): Promise<HeldReservation<T>[]> {
-  const { lines, serverTime } = await takeLines(context, { ...options, count, isReserve: true });
+  const { lines, takenAt } = await takeLines(context, { ...options, count, isReserve: true });
   const { wire, codec } = context;
-  const lease = { wire, group: options.group, leaseMs: options.leaseMs, serverTime };
+  const lease = { wire, group: options.group, leaseMs: options.leaseMs, takenAt };
   return Promise.all(
     lines.map(async (line) => new HeldReservation<T>(line, await decodedBy(codec, line), lease)),
   );
@@ -171,9 +172,8 @@ async function takeLines(context: QueueContext, request: TakeRequest): Promise<T
     if (!(leftMs > 0)) throw new TimeoutError(`No response within ${timeoutMs} ms.`);
     // A reserve may be repeated: an element whose response was lost is delivered again after its lease. A pop may not.
     const response = await context.wire.take(body, pollMs, isReserve, { signal, timeoutMs: leftMs });
-    if (response.code === null) {
-      return { lines: takenLines(response.text), serverTime: timeIn(response.headers) };
-    }
-    if (response.code === 'pop-cancelled' || monotonic() >= endsAt) return { lines: [], serverTime: null };
+    const takenAt = Date.parse(response.headers.get('x-ks-time') ?? '') || wallTime();
+    if (response.code === null) return { lines: takenLines(response.text), takenAt };
+    if (response.code === 'pop-cancelled' || monotonic() >= endsAt) return { lines: [], takenAt };
   }
 }

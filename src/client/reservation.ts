@@ -2,7 +2,7 @@ import { type Decoded, type Element, ReceivedBase } from './element.ts';
 import { LeaseLostError, QuaysideError, roundedMs } from './errors.ts';
 import type { TakenLine } from './lines.ts';
 import type { CallOptions, RollbackOptions } from './options.ts';
-import { after, type CancelTimer, monotonic, wallTime } from './time.ts';
+import { after, type CancelTimer, monotonic } from './time.ts';
 import type { QueueWire, Receipt, SettleAction, SettleRequest } from './wire.ts';
 
 /** An element under a lease. If it is disposed of before it is settled, it is rolled back. */
@@ -31,8 +31,8 @@ export interface LeaseContext {
   readonly group: string | undefined;
   /** The requested length of the lease; undefined: the queue's. */
   readonly leaseMs: number | undefined;
-  /** The server's time of the response; null if unknown. */
-  readonly serverTime: number | null;
+  /** The time by the clock of the lease when the response was sent. */
+  readonly takenAt: number;
 }
 
 /** An action that ends a reservation. */
@@ -51,12 +51,12 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   #controller: AbortController | null = null;
   #cancelTimer: CancelTimer | undefined;
 
-  constructor(line: TakenLine, decoded: Decoded, { wire, group, leaseMs, serverTime }: LeaseContext) {
+  constructor(line: TakenLine, decoded: Decoded, { wire, group, leaseMs, takenAt }: LeaseContext) {
     super(line, decoded);
     this.#wire = wire;
     this.#receipt = { id: line.id, token: line.lease ?? '', group };
     this.leaseUntil = new Date(line.leaseUntil ?? 0);
-    this.#endsAt = localEnd(this.leaseUntil, leaseMs, serverTime);
+    this.#endsAt = monotonic() + (leaseMs ?? this.leaseUntil.getTime() - takenAt);
   }
 
   /** Whether the reservation is neither settled nor lost. */
@@ -101,7 +101,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   async extend(leaseMs?: number, options?: CallOptions): Promise<Date> {
     if (!this.isHeld) throw this.#endedError();
     const lease = roundedMs('leaseMs', leaseMs, 1);
-    const { outcome, until, serverTime } = await this.#wire.settle(
+    const { outcome, until } = await this.#wire.settle(
       { action: 'extend', receipt: this.#receipt, lease },
       options,
     );
@@ -109,8 +109,11 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       // A concurrent settlement may have been first: then the reservation is settled, not lost.
       throw this.#state === 'held' ? this.#lose(outcome) : this.#endedError();
     }
-    this.leaseUntil = new Date(until);
-    this.#endsAt = localEnd(this.leaseUntil, leaseMs, serverTime);
+    const end = new Date(until);
+    // Only the server knows the length of the queue's lease.
+    if (leaseMs === undefined) this.#endsAt += end.getTime() - this.leaseUntil.getTime();
+    else this.#endsAt = monotonic() + leaseMs;
+    this.leaseUntil = end;
     this.#armTimer();
     return this.leaseUntil;
   }
@@ -185,13 +188,4 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     if (this.#state === 'lost') return this.#lostError();
     return new QuaysideError('already-settled', `Element ${this.id} is already settled.`);
   }
-}
-
-/**
- * Returns when a new lease ends by the monotonic clock of this process. Its length is known, or follows from the
- * server's `Date`. That has whole seconds, so half a second is added on average.
- */
-function localEnd(until: Date, leaseMs: number | undefined, serverTime: number | null): number {
-  const serverNow = serverTime === null ? wallTime() : serverTime + 500;
-  return monotonic() + (leaseMs ?? Math.max(0, until.getTime() - serverNow));
 }

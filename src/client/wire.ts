@@ -27,8 +27,6 @@ export interface SettleResponse {
   readonly outcome: 'done' | 'dead-lettered' | 'not-found' | 'not-reserved' | 'lease-lost' | 'token-required';
   /** For an extension: the new end of the lease. */
   readonly until?: string;
-  /** The server's time of the response; null if unknown. */
-  readonly serverTime: number | null;
   /** Whether an earlier attempt may have settled the element. */
   readonly isRepeat: boolean;
 }
@@ -149,15 +147,14 @@ export class QueueWire {
       body[action].push(itemOf(item));
       item.isSent = true;
     });
-    const { text, headers, isRepeat } = await this.post('/settle', body, true);
+    const { text, isRepeat } = await this.post('/settle', body, true);
     const { results } = jsonIn<{ results: Pick<SettleResponse, 'outcome' | 'until'>[] }>(text, 'results');
-    const serverTime = timeIn(headers);
     const responses: SettleResponse[] = [];
     // The results are in the order of the body: action by action.
     Object.values(indexes)
       .flat()
       .forEach((index, at) => {
-        responses[index] = { ...(results[at] as SettleResponse), serverTime, isRepeat };
+        responses[index] = { ...(results[at] as SettleResponse), isRepeat };
       });
     return responses;
   }
@@ -179,9 +176,4 @@ function itemOf({ receipt, action, isSent, ...rest }: SettleRequest): object {
   // A reason of the wrong type must not make the server reject the whole batch.
   if (item.reason) item.reason = textOf(item.reason).slice(0, MAX_REASON_LENGTH).toWellFormed();
   return item;
-}
-
-/** The server's time of a response, ms since 1970, in whole seconds; null if unknown. */
-export function timeIn(headers: Headers): number | null {
-  return Date.parse(headers.get('date') ?? '') || null;
 }

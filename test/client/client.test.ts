@@ -483,6 +483,31 @@ describe('The client', () => {
     }
   });
 
+  it('ends a lease of unknown length by the clock of the server that holds it, which may differ from others by hours', async (t) => {
+    const timeouts = t.mock.method(globalThis, 'setTimeout');
+    const at = Date.UTC(2000, 0, 1);
+    const date = new Date(at + 3_600_000).toUTCString();
+    const ends = (ms: number): string => new Date(at + ms).toISOString();
+    await using client = new Quayside({
+      url: 'http://x',
+      auth: AUTH,
+      fetch: async (input) =>
+        String(input).endsWith('/take')
+          ? new Response(JSON.stringify({ ...TAKEN, leaseUntil: ends(120_000) }), {
+              headers: { date, 'x-ks-time': ends(0) },
+            })
+          : Response.json({ results: [{ outcome: 'done', until: ends(150_000) }] }, { headers: { date } }),
+    });
+    const job = await client.queue('N/skewed').reserve();
+    assert.equal(job?.signal.aborted, false);
+    const left = (): number => Math.round(Number(timeouts.mock.calls.at(-1)?.arguments[1]) / 1000);
+    assert.equal(left(), 120);
+    await job?.extend();
+    assert.equal(left(), 150);
+    await job?.extend(7_000);
+    assert.equal(left(), 7);
+  });
+
   it('leaves no listeners of a call on signals that outlive it', async (t) => {
     // In Node 20, the signal that it returns stays in memory as long as the signals that it follows.
     const any = t.mock.method(AbortSignal, 'any');

@@ -2,6 +2,7 @@ import type { Socket } from 'node:net';
 import { checkRight, type User } from '../../access/user.ts';
 import { requireCapability } from '../../broker/capabilities.ts';
 import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
+import { engineNow } from '../../broker/engine-time.ts';
 import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
@@ -30,7 +31,14 @@ import { flag, group, nameOf, oneOf, type QueryParameter, wholeNumber } from '..
 import { hasInputEnded, inputEnded, onInputEnd, onPause, parseJson, readBody } from '../request.ts';
 import { type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
-import { ELEMENT_HEADER_NOTES, type ManyFormat, MULTIPART, NDJSON, writeMany } from '../written-elements.ts';
+import {
+  ELEMENT_HEADER_NOTES,
+  isoTime,
+  type ManyFormat,
+  MULTIPART,
+  NDJSON,
+  writeMany,
+} from '../written-elements.ts';
 
 const MAX_BODY_BYTES = 65_536;
 const MILLISECONDS = { to: LIMITS.delayMs, unit: 'milliseconds' } as const;
@@ -224,6 +232,9 @@ export const takeRoutes: readonly Route[] = [
         description: 'The elements, one per line, in delivery order.',
         contentType: NDJSON,
         schema: TakenElement,
+        headers: [
+          { name: 'x-ks-time', description: 'The present time by the clock of the leases, ISO 8601.' },
+        ],
       },
       MULTIPART_RESPONSE,
     ],
@@ -541,7 +552,10 @@ class Take implements Sink {
       }
     }
     const { contentType, pieces } = writeMany(this.#unsent, format);
-    this.#call.sendPieces(pieces, [], contentType, onWritten).catch((error: unknown) => {
+    const { namespace, key } = this.#queues[0] as Queue;
+    // The queues of a take from several may be in several engines, each of which has its own clock.
+    const time = format.namesSource ? [] : ['x-ks-time', isoTime(engineNow(namespace, key))];
+    this.#call.sendPieces(pieces, time, contentType, onWritten).catch((error: unknown) => {
       this.#abandon();
       this.#call.fail(error);
     });
