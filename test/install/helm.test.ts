@@ -6,7 +6,7 @@ import { text } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { parseAllDocuments } from 'yaml';
+import { parseAllDocuments, parseDocument } from 'yaml';
 import { installTools } from '../../scripts/install-tools.ts';
 import { Folder } from '../system/program.ts';
 
@@ -62,7 +62,7 @@ const SHAPES: Readonly<Record<string, object>> = {
     strategy: 'Recreate',
     replicas: 5,
     secrets: { ...EVERYTHING.secrets, urls: { N: 'url', jobs: 'url' } },
-    config: { namespaces: { jobs: { deadLetter: { maxTries: 5 } } } },
+    config: { http: { port: 80 }, namespaces: { jobs: { deadLetter: { maxTries: 5 } } } },
   },
 };
 
@@ -161,7 +161,9 @@ describe('The Helm chart', () => {
       }
       const printed = await folder.run(['--print-config', '--config', config], { env });
       assert.equal(printed.code, 0, `${name}: ${printed.stderr}`);
-      assert.match(printed.stdout, /admin/, name);
+      const { http } = parseDocument(printed.stdout).toJS();
+      assert.deepEqual(Object.keys(http.users), ['admin'], name);
+      assert.equal(http.port, container.ports[0].containerPort, name);
     }
   });
 

@@ -41,6 +41,8 @@ httpGet:
 {{- define "quayside.env" -}}
 # The image listens on all addresses of the container, which requires TLS or this option.
 - { name: QUAYSIDE_HTTP__INSECURE, value: {{ ternary "false" "true" (ne .Values.tls.secretName "") | quote }} }
+# The port of the probes and the Service, whatever config.http.port is.
+- { name: QUAYSIDE_HTTP__PORT, value: "3444" }
 # A subfolder, because the server must own its data folder, and the volume itself is owned by root.
 - { name: QUAYSIDE_DATA_DIR, value: /data/quayside }
 {{- range $user, $key := .Values.secrets.users }}
