@@ -518,7 +518,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #yieldToOthers(): void {
     this.#busyMs = 0;
     this.setPause(PAUSE.turn, true);
-    setImmediate(() => this.setPause(PAUSE.turn, false));
+    this.#server.frameTurns.wait(() => this.setPause(PAUSE.turn, false));
   }
 
   #workChanged(): void {

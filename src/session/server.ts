@@ -26,6 +26,7 @@ import {
 } from '../util/sockets.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import type { ClientSession } from './client-session.ts';
+import { FrameTurns } from './frame-turns.ts';
 import { type ClientCertificate, readClientCertificate } from './login.ts';
 import { readProxyHeader } from './proxy-header.ts';
 import type { ClientSocket } from './socket-writer.ts';
@@ -109,6 +110,7 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
   /** Limits the logged-in connections of each user. */
   readonly logins: UserLimit;
   readonly lineLimits: LineLimits;
+  readonly frameTurns = new FrameTurns();
   readonly #protocol: string;
   readonly #server: Server;
   /** Does the TLS handshakes of connections that `#server` accepts, and does not listen itself; null without TLS. */

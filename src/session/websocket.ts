@@ -6,6 +6,7 @@ import { wrongMember } from '../model/members.ts';
 import { quote } from '../util/quote.ts';
 import { type UpgradeHandler, type UpgradeRequest, WEB_SOCKET_VERSION } from '../util/upgrade.ts';
 import { LOGIN_BYTES } from './client-session.ts';
+import type { FrameTurns } from './frame-turns.ts';
 import type { SessionServer } from './server.ts';
 import type { ClientSocket } from './socket-writer.ts';
 
@@ -104,7 +105,8 @@ export class WebSocketListener implements UpgradeHandler {
     const chosen = { ...headers, 'sec-websocket-protocol': this.#subprotocolOf(headers) };
     const request = { method: 'GET', headers: chosen };
     this.#webSockets.handleUpgrade(request, socket, head, (webSocket) => {
-      this.#server.accept(new WebSocketStream(webSocket, upgraded, this.#options), address);
+      const stream = new WebSocketStream(webSocket, upgraded, this.#options, this.#server.frameTurns);
+      this.#server.accept(stream, address);
     });
   }
 
@@ -129,6 +131,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
   readonly #webSocket: WebSocket;
   readonly #usesText: boolean;
   readonly #countLogin: (user: string) => void;
+  readonly #turns: FrameTurns;
   /** Maximum bytes received for one message, including overhead. */
   readonly #maxBytes: number;
   #loginBytes: number | null = LOGIN_BYTES * LOGIN_OVERHEAD;
@@ -147,8 +150,10 @@ class WebSocketStream extends Duplex implements ClientSocket {
     webSocket: WebSocket,
     { socket: transport, onLogin }: UpgradeRequest,
     { usesText, maxMessageBytes }: WebSocketOptions,
+    turns: FrameTurns,
   ) {
     super();
+    this.#turns = turns;
     this.transport = transport;
     this.#webSocket = webSocket;
     this.#usesText = usesText;
@@ -239,7 +244,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
     if (this.#isYielding) return;
     this.#isYielding = true;
     this.#webSocket.pause();
-    setImmediate(() => {
+    this.#turns.wait(() => {
       this.#isYielding = false;
       if (this.readableLength < this.readableHighWaterMark) this.#webSocket.resume();
     });

@@ -244,7 +244,7 @@ export const SUITES = {
     pattern: '/a session of STOMP whose client disconnects/',
   },
   WebSocket: { files: ['test/session/web-socket.test.ts'], pattern: null },
-  'turns of sessions': { files: ['test/session/session.test.ts'], pattern: '/lets other clients be served/' },
+  'turns of sessions': { files: ['test/session/session.test.ts'], pattern: '/executes frames for a few/' },
   'heart-beats': { files: ['test/session/session.test.ts'], pattern: '/STOMP whose client promised/' },
   'STOMP disconnects': {
     files: ['test/stomp/disconnect.test.ts'],

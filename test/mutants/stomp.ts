@@ -165,6 +165,15 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('client-session.ts', 'clock.monotonic() - startedAt >= MAX_TURN_MS;', 'false;'),
   },
   {
+    name: 'all clients whose frames take long continue in one turn of the event loop',
+    suite: 'turns of sessions',
+    edits: shared(
+      'frame-turns.ts',
+      'this.#waiting.push(proceed);\n    if (this.#waiting.length === 1) setImmediate(this.#next);',
+      'setImmediate(proceed);',
+    ),
+  },
+  {
     name: 'a session that does not read misses heart-beats',
     suite: 'heart-beats',
     edits: shared('heart-beat.ts', 'this.#isPaused ? graceMs : this', 'this'),
