@@ -37,6 +37,11 @@ export const STOMP_LIMITS = {
   subscriptions: 256,
   /** Unacknowledged elements of one subscription. */
   window: 65_536,
+  /**
+   * Unacknowledged elements of all subscriptions of a session. Each takes 300 bytes of memory until the client settles
+   * it.
+   */
+  windows: 262_144,
   /** The window if SUBSCRIBE names none. */
   defaultWindow: 1000,
   /** Open transactions of a session. */

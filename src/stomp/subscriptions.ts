@@ -85,6 +85,7 @@ export class Subscriptions {
       this.#byId.set(key, subscription);
       subscription.fill();
     } else {
+      if (mode !== 'auto') this.#checkWindows(window);
       const options = { ...common, mode, isPop: mode === 'auto', window, leaseMs };
       this.#lastNumber += 1;
       const subscription = new StompSubscription(session, this.#lastNumber.toString(36), options);
@@ -129,6 +130,16 @@ export class Subscriptions {
     this.#byId.delete(key);
     if (subscription instanceof StompSubscription) this.#byNumber.delete(subscription.number);
     return subscription.stop(true);
+  }
+
+  /** @throws QuaysideError if the windows of all subscriptions that reserve would exceed the limit */
+  #checkWindows(more: number): void {
+    let sum = more;
+    for (const { options } of this.consuming()) if (!options.isPop) sum += options.window;
+    if (sum <= STOMP_LIMITS.windows) return;
+    throw new SessionLimitError(
+      `The subscriptions of this session could hold ${sum} unacknowledged messages. Allowed: ${STOMP_LIMITS.windows}; choose smaller windows (x-wsize).`,
+    );
   }
 
   /** The key of a new subscription. @throws QuaysideError if the key is in use, or the session has too many */

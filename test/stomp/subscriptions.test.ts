@@ -205,6 +205,24 @@ describe('a subscription', () => {
     assert.equal(body.toString(), 'This session has 256 subscriptions, the maximum.');
   });
 
+  it('is rejected if the client could hold too many unacknowledged messages with those that it has', async () => {
+    const headersOf = (id: string, ack: string) => ({
+      id,
+      destination: `/q/N/${id}`,
+      ack,
+      'x-wsize': 65_536,
+    });
+    for (const id of ['a', 'b', 'c', 'd']) await client.ask('SUBSCRIBE', headersOf(id, 'client'));
+    await client.ask('UNSUBSCRIBE', { id: 'd' });
+    await client.ask('SUBSCRIBE', headersOf('d', 'client-individual'));
+    // Popped elements are not held.
+    await client.ask('SUBSCRIBE', headersOf('e', 'auto'));
+    client.send('SUBSCRIBE', headersOf('f', 'client'));
+    const { headers, body } = await client.expectError('overloaded');
+    assert.equal(headers.get('x-ks-retry'), 'false');
+    assert.match(body.toString(), /could hold 327680 unacknowledged messages\. Allowed: 262144;/);
+  });
+
   it('that could not wait because there were too many consumers waits again after a second', async () => {
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 1 });
     await node.insert('a', 'x', 'y');
