@@ -280,6 +280,10 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     return this.endpoint.isUsedUp;
   }
 
+  protected override get sharedFree(): number {
+    return this.endpoint.session.sendable;
+  }
+
   /** Use all credit, however little: the client may grant more only then. */
   protected override get minTake(): number {
     return 1;

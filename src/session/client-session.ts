@@ -31,7 +31,7 @@ export const LOGIN_BYTES = 4096;
  * While more output than this waits for a client, the session pauses reading and adds no element. One element may
  * exceed it, whatever the number of consumers.
  */
-const MAX_OUTPUT_BYTES = 1024 * 1024;
+export const MAX_OUTPUT_BYTES = 1024 * 1024;
 /**
  * How long the frames of one client are executed before other clients are served, ms. One turn of the event loop may
  * read 2 MB from a socket, in chunks: 90,000 frames, or fewer ones that take up to a millisecond each.
@@ -85,6 +85,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   readonly settles = new SettleBatcher<SettleReply>(this);
   /** Consumers that have not stopped. */
   readonly consumers = new Set<SessionConsumer>();
+  /**
+   * How many consumers are filled together, and so divide what the session may send. Without it, 64 consumers of
+   * full queues returned a fifth of what they took.
+   */
+  takers = 1;
   abstract readonly writer: SocketWriter;
   /** Receives the client's bytes. Errors that it throws are passed to `fail`. */
   abstract readonly input: { push(bytes: Buffer): void };
@@ -210,12 +215,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   endTurn(): void {
     this.inserts.flush();
     this.settles.flush();
-    for (const consumer of this.#toFill) {
-      // Delete first: if `fill` fails, the session ends and calls `endTurn` again.
-      this.#toFill.delete(consumer);
-      // Elements taken for an ending session would only have to be returned.
-      if (!this.isEnding) consumer.fill();
-    }
+    if (this.#toFill.size === 0) return;
+    const consumers = [...this.#toFill];
+    // First, since a failure ends the session, which calls `endTurn` again.
+    this.#toFill.clear();
+    this.#fill(consumers);
   }
 
   /**
@@ -531,8 +535,18 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
 
   #onCapacity(): void {
     this.#outputChanged();
-    if (this.#state !== 'open') return;
-    for (const consumer of this.consumers) this.guard(() => consumer.fill());
+    this.#fill(this.consumers);
+  }
+
+  #fill(consumers: Iterable<SessionConsumer>): void {
+    let takers = 0;
+    for (const { canTake } of consumers) if (canTake) takers += 1;
+    this.takers = Math.max(1, takers);
+    for (const consumer of consumers) {
+      // Elements taken for an ending session would only have to be returned.
+      if (!this.isEnding) this.guard(() => consumer.fill());
+    }
+    this.takers = 1;
   }
 
   #onClose(): void {

@@ -58,6 +58,8 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   abstract fail(error: unknown): void;
   /** Call when there may be capacity for more elements. */
   abstract fill(): void;
+  /** Whether `fill` would request elements, at the same time as other consumers, if the writer had capacity. */
+  abstract get canTake(): boolean;
   /** The consumer as listings show it. */
   abstract describe(): SessionConsumerInfo;
   /** How many more elements may be sent to the client now; may be negative. */
@@ -92,9 +94,9 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
     return { ns: this.namespace.name, queue: this.queue.key.name, group, kind, window, unacknowledged };
   }
 
-  /** How many elements fit into the writer's capacity by the size estimate, at least one. */
-  protected get fittingCount(): number {
-    return Math.max(1, Math.floor(this.session.writer.capacity / this.#estimateBytes));
+  /** How many elements fit into so many bytes by the size estimate, at least one. */
+  protected fittingCount(bytes: number): number {
+    return Math.max(1, Math.floor(bytes / this.#estimateBytes));
   }
 
   /** About how many bytes of one take are sent. If elements are much larger than estimated, the rest is not sent. */

@@ -5,7 +5,7 @@ import { bodyBytes, type Delivery } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { SessionConsumerInfo } from '../model/records.ts';
 import type { CancelTimer } from '../util/clock.ts';
-import type { ClientSession } from './client-session.ts';
+import { type ClientSession, MAX_OUTPUT_BYTES } from './client-session.ts';
 import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';
 import { Outstanding, returnOutstanding } from './outstanding.ts';
 import { settleInSteps } from './settle-steps.ts';
@@ -89,6 +89,10 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   protected get isUsedUp(): boolean {
     return this.free <= 0;
   }
+  /** How many more elements all consumers of the session together may be sent. */
+  protected get sharedFree(): number {
+    return Number.POSITIVE_INFINITY;
+  }
   /** With fewer free places than this, `fill` waits `TOP_UP_MS` for more before it takes. */
   protected abstract get minTake(): number;
   /**
@@ -110,6 +114,10 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   /** How many elements the pending take asks for; 0 if there is none. */
   get requested(): number {
     return this.#consumer?.count ?? 0;
+  }
+
+  override get canTake(): boolean {
+    return this.#consumer === null && this.free > 0;
   }
 
   override describe(): SessionConsumerInfo {
@@ -259,10 +267,11 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   /** How many elements to take: none if no place is free, or the client is behind. */
   #wanted(): number {
     const { window, free } = this;
-    const { writer, isFull } = this.session;
+    const { writer, isFull, takers } = this.session;
     if (free <= 0 || writer.capacity <= 0 || isFull) return 0;
     const max = window < MIN_HALVED_WINDOW ? window : Math.min(MAX_TAKE, Math.ceil(window / 2));
-    return Math.min(max, free, this.fittingCount);
+    const fitting = this.fittingCount(Math.min(writer.capacity, MAX_OUTPUT_BYTES / takers));
+    return Math.min(max, free, fitting, Math.max(1, Math.floor(this.sharedFree / takers)));
   }
 
   #join(count: number): void {

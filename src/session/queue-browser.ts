@@ -47,7 +47,12 @@ export abstract class QueueBrowser<
     }
     if (!pageTurns.isNext(this) || writer.capacity <= 0 || isFull) return;
     pageTurns.startPage(this);
-    void this.#read(Math.min(this.free, MAX_TAKE, this.fittingCount), this.maxBytes);
+    void this.#read(Math.min(this.free, MAX_TAKE, this.fittingCount(writer.capacity)), this.maxBytes);
+  }
+
+  /** Browsers read one after the other. */
+  override get canTake(): boolean {
+    return false;
   }
 
   override describe(): SessionConsumerInfo {

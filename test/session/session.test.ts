@@ -11,7 +11,14 @@ import { holdInserts } from '../support/held-inserts.ts';
 import { memoryInUse } from '../support/memory.ts';
 import { type SessionNode, stalled, TestAuthenticator } from '../support/session-node.ts';
 import { until } from '../support/until.ts';
-import { DRIVERS, type NodeOptions, type SessionClient, type SessionDriver, type Taken } from './drivers.ts';
+import {
+  DRIVERS,
+  type NodeOptions,
+  type SessionClient,
+  type SessionConsumer,
+  type SessionDriver,
+  type Taken,
+} from './drivers.ts';
 
 // The promises of every session, whatever its protocol and transport.
 
@@ -626,6 +633,30 @@ function sessionSuite(driver: SessionDriver): void {
           assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
         });
       }
+    });
+
+    it('returns few of the elements that it takes, however many consumers of full queues its client has', async () => {
+      await start();
+      const names = Array.from({ length: 64 }, (_, i) => `q${i}`);
+      const each = 150;
+      for (const name of names) await node.insert(name, ...bodies(each, 1500));
+      const { storage } = node.engine.engine;
+      const settle = storage.settle.bind(storage);
+      let returned = 0;
+      storage.settle = (items, time) => {
+        returned += items.filter(({ action }) => action.kind === 'release').length;
+        return settle(items, time);
+      };
+      const client = await login();
+      const clock = setInterval(() => node.clock.advance(5), 1);
+      const consumers = await Promise.all(names.map((name) => client.consume(name, { window: each })));
+      const acceptAll = async (consumer: SessionConsumer): Promise<void> => {
+        for (let i = 0; i < each; i++) (await consumer.next()).accept();
+      };
+      await Promise.all(consumers.map(acceptAll));
+      clearInterval(clock);
+      storage.settle = settle;
+      assert.ok(returned < (names.length * each) / 10, `${returned} were returned`);
     });
 
     describe('whose client promised heart-beats', () => {
