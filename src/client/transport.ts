@@ -47,9 +47,9 @@ export interface ClientResponse {
   readonly isRepeat: boolean;
 }
 
-/** Time limit of a response. Engines answer within 5 s; the rest is for slow networks. */
+/** Time limit of the start of a response, and of its rest. Engines answer within 5 s; the rest is for slow networks. */
 const RESPONSE_MS = 20_000;
-/** The limit grows with the body: at least this many bytes per millisecond are expected. */
+/** The limits grow with the bodies: at least this many bytes per millisecond are expected. */
 const BODY_BYTES_PER_MS = 64;
 
 /** Transient errors: nothing was changed, and another attempt may succeed. An unreachable server may be restarting. */
@@ -161,11 +161,16 @@ export class Transport {
   async #attempt(request: ClientRequest, deadline: number): Promise<Omit<ClientResponse, 'isRepeat'>> {
     const { waitMs = 0, accepted = [], body = '', options = {} } = request;
     const timeout = new AbortController();
-    const responseMs = waitMs + RESPONSE_MS + body.length / BODY_BYTES_PER_MS;
-    const cancel = abortAfter(timeout, Math.min(deadline - monotonic(), responseMs), request);
+    const limit = (startMs: number, bytes: number): CancelTimer => {
+      const ms = startMs + RESPONSE_MS + bytes / BODY_BYTES_PER_MS;
+      return abortAfter(timeout, Math.min(deadline - monotonic(), ms), request);
+    };
+    let cancel = limit(waitMs, body.length);
     try {
       return await unlessAborted([this.#closed.signal, options.signal, timeout.signal], (signal) =>
         this.#exchange(request, signal, async (response) => {
+          cancel();
+          cancel = limit(0, Number(response.headers.get('content-length')));
           const text = await response.text();
           const { status, headers } = response;
           const problem = response.ok ? null : problemOf(response, text);

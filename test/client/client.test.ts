@@ -629,15 +629,19 @@ describe('The client', () => {
     }
   });
 
-  it('allows a large body more time to arrive', async (t) => {
+  it('allows a large body more time to arrive, in both directions', async (t) => {
     const timeouts = t.mock.method(globalThis, 'setTimeout');
     const lengths = (): number[] => timeouts.mock.calls.map((call) => Math.round(Number(call.arguments[1])));
-    const { client } = clientAnsweredBy(() => Response.json({ ids: ['1'] }));
+    const headers: Record<string, string> = {};
+    const { client } = clientAnsweredBy(() => Response.json({ ids: ['1'] }, { headers }));
     await client.queue('N/large').insertMany(['x']);
-    assert.deepEqual(lengths(), [20_000]);
+    assert.deepEqual(lengths(), [20_000, 20_000]);
     await client.queue('N/large').insertMany(['x'.repeat(4_194_304)]);
     // At 64 kB/s.
-    assert.deepEqual(lengths(), [20_000, 85_536]);
+    assert.deepEqual(lengths().slice(2), [85_536, 20_000]);
+    headers['content-length'] = '4194304';
+    await client.queue('N/large').insertMany(['x']);
+    assert.deepEqual(lengths().slice(4), [20_000, 85_536]);
   });
 
   it('reports a redirect, and does not follow it', async () => {
