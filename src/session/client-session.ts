@@ -259,8 +259,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.guard(() => this.#checkRights());
   }
 
+  /** Logs the failure of a call of the engine that the client did not ask for. */
   warn(error: unknown, message: string): void {
-    this.#server.log.warn({ err: error, connection: this.id }, message);
+    const { log, lineLimits } = this.#server;
+    if (lineLimits.failures.admit(message)) log.warn({ err: error, connection: this.id }, message);
   }
 
   /** Turns anything thrown into an error that the client may see. Logs failures of the server and missing rights. */

@@ -89,12 +89,14 @@ export interface NewConnection {
   readonly certificate: ClientCertificate;
 }
 
-/** Limits on log lines, which clients could cause with frames of a few bytes. */
+/** Limits on log lines, which clients could cause with frames of a few bytes, or which all sessions would write. */
 interface LineLimits {
   /** Frames rejected for a missing right, by user and error message. */
   readonly forbidden: LineLimit;
   /** Connections that end before their login, by network. */
   readonly beforeLogin: LineLimit;
+  /** Failed calls of the engine that no client asked for, by log message. */
+  readonly failures: LineLimit;
 }
 
 /** A front end with sessions: one listener, plain or TLS, and its connections. */
@@ -143,6 +145,10 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
       beforeLogin: new LineLimit(clock, (network, leftOut) => {
         const fields = { protocol, network, leftOut };
         log.info(fields, 'further connections ended before their login; their lines were left out');
+      }),
+      failures: new LineLimit(clock, (cause, leftOut) => {
+        const fields = { protocol, cause, leftOut };
+        log.warn(fields, 'calls of sessions failed further in the same way; their lines were left out');
       }),
     };
     const { tls, maxSockets } = options;
@@ -331,8 +337,8 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
     for (const socket of this.#sockets) socket.destroy();
     await closed;
     cancelDeadline();
-    this.lineLimits.forbidden.flush();
-    this.lineLimits.beforeLogin.flush();
+    const { forbidden, beforeLogin, failures } = this.lineLimits;
+    for (const limit of [forbidden, beforeLogin, failures]) limit.flush();
     this.#excess.flush();
   }
 }

@@ -245,6 +245,32 @@ function sessionSuite(driver: SessionDriver): void {
       assert.deepEqual(outcomes, ['lease-lost']);
     });
 
+    it('writes one line a minute for all sessions together if leases cannot be renewed', async () => {
+      await start();
+      await node.insert('a', 'x', 'y', 'z');
+      for (let i = 0; i < 3; i++) await (await (await login()).consume('a', { window: 1 })).next();
+      const { storage } = node.engine.engine;
+      const settle = storage.settle.bind(storage);
+      let refused = 0;
+      storage.settle = (items, time) => {
+        if (items.every(({ action }) => action.kind !== 'extend')) return settle(items, time);
+        refused += 1;
+        return Promise.reject(new QuaysideError('storage-unavailable', 'The engine is away.'));
+      };
+      const cause = 'leases could not be extended; the next check tries again';
+      node.clock.advance(node.queue('a').settings.leaseMs / 4);
+      await until(() => refused === 3);
+      await new Promise(setImmediate);
+      node.clock.advance(60_000);
+      storage.settle = settle;
+      const [first, ...others] = node.logged;
+      assert.equal(first?.message, cause);
+      assert.deepEqual(
+        others.map(({ fields }) => fields),
+        [{ protocol: driver.name.replace(' over WebSocket', ''), cause, leftOut: 2 }],
+      );
+    });
+
     it('retains no memory of received elements while its client is idle', async () => {
       await start();
       const count = 20;
