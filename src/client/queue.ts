@@ -4,7 +4,7 @@ import { decodedBy, type Element, ReceivedBase } from './element.ts';
 import { checkedMs, roundedMs, TimeoutError } from './errors.ts';
 import { insertLine, type TakenLine, takenLines } from './lines.ts';
 import type { CallOptions, InsertOptions, ReserveOptions, TakeOptions } from './options.ts';
-import { HeldReservation, type Reservation } from './reservation.ts';
+import { HeldReservation, type LeaseContext, type Reservation } from './reservation.ts';
 import { type QueueStatus, readStatus } from './status.ts';
 import { monotonic, wallTime } from './time.ts';
 import type { Tracing } from './tracing.ts';
@@ -130,10 +130,8 @@ export class Queue<T, In = T> {
   }
 }
 
-interface TakenLines {
+interface TakenLines extends Pick<LeaseContext, 'sentAt' | 'receivedAt'> {
   readonly lines: readonly TakenLine[];
-  /** When the response was sent, by the clock of the leases. */
-  readonly takenAt: number;
 }
 
 /** Takes up to `count` elements under leases. */
@@ -142,9 +140,9 @@ export async function reserveHeld<T>(
   count: number,
   options: ReserveOptions,
 ): Promise<HeldReservation<T>[]> {
-  const { lines, takenAt } = await takeLines(context, { ...options, count, isReserve: true });
+  const { lines, ...times } = await takeLines(context, { ...options, count, isReserve: true });
   const { wire, codec } = context;
-  const lease = { wire, group: options.group, leaseMs: options.leaseMs, takenAt };
+  const lease = { wire, group: options.group, leaseMs: options.leaseMs, ...times };
   return Promise.all(
     lines.map(async (line) => new HeldReservation<T>(line, await decodedBy(codec, line), lease)),
   );
@@ -172,8 +170,9 @@ async function takeLines(context: QueueContext, request: TakeRequest): Promise<T
     if (!(leftMs > 0)) throw new TimeoutError(`No response within ${timeoutMs} ms.`);
     // A reserve may be repeated: an element whose response was lost is delivered again after its lease. A pop may not.
     const response = await context.wire.take(body, pollMs, isReserve, { signal, timeoutMs: leftMs });
-    const takenAt = Date.parse(response.headers.get('x-ks-time') ?? '') || wallTime();
-    if (response.code === null) return { lines: takenLines(response.text), takenAt };
-    if (response.code === 'pop-cancelled' || monotonic() >= endsAt) return { lines: [], takenAt };
+    const { code, headers, text, receivedAt } = response;
+    const sentAt = Date.parse(headers.get('x-ks-time') ?? '') || wallTime();
+    if (code === null) return { lines: takenLines(text), sentAt, receivedAt };
+    if (code === 'pop-cancelled' || monotonic() >= endsAt) return { lines: [], sentAt, receivedAt };
   }
 }

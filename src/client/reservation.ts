@@ -31,8 +31,9 @@ export interface LeaseContext {
   readonly group: string | undefined;
   /** The requested length of the lease; undefined: the queue's. */
   readonly leaseMs: number | undefined;
-  /** The time by the clock of the lease when the response was sent. */
-  readonly takenAt: number;
+  /** When the response was sent, by the clock of the lease, and when it arrived, by the monotonic clock. */
+  readonly sentAt: number;
+  readonly receivedAt: number;
 }
 
 /** An action that ends a reservation. */
@@ -51,12 +52,13 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   #controller: AbortController | null = null;
   #cancelTimer: CancelTimer | undefined;
 
-  constructor(line: TakenLine, decoded: Decoded, { wire, group, leaseMs, takenAt }: LeaseContext) {
+  constructor(line: TakenLine, decoded: Decoded, context: LeaseContext) {
     super(line, decoded);
+    const { wire, group, leaseMs, sentAt, receivedAt } = context;
     this.#wire = wire;
     this.#receipt = { id: line.id, token: line.lease ?? '', group };
     this.leaseUntil = new Date(line.leaseUntil ?? 0);
-    this.#endsAt = monotonic() + (leaseMs ?? this.leaseUntil.getTime() - takenAt);
+    this.#endsAt = receivedAt + (leaseMs ?? this.leaseUntil.getTime() - sentAt);
   }
 
   /** Whether the reservation is neither settled nor lost. */

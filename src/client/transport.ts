@@ -41,6 +41,8 @@ export interface ClientResponse {
   readonly status: number;
   readonly headers: Headers;
   readonly text: string;
+  /** When its head arrived, by the monotonic clock; a long body arrives later. */
+  readonly receivedAt: number;
   /** The code of an accepted error; null for a success. */
   readonly code: string | null;
   /** Whether an earlier attempt may have taken effect. */
@@ -169,13 +171,14 @@ export class Transport {
     try {
       return await unlessAborted([this.#closed.signal, options.signal, timeout.signal], (signal) =>
         this.#exchange(request, signal, async (response) => {
-          cancel();
-          cancel = limit(0, Number(response.headers.get('content-length')));
-          const text = await response.text();
+          const receivedAt = monotonic();
           const { status, headers } = response;
+          cancel();
+          cancel = limit(0, Number(headers.get('content-length')));
+          const text = await response.text();
           const problem = response.ok ? null : problemOf(response, text);
           if (problem && !accepted.includes(problem.code)) throw problem;
-          return { status, headers, text, code: problem?.code ?? null };
+          return { status, headers, text, receivedAt, code: problem?.code ?? null };
         }),
       );
     } finally {

@@ -508,6 +508,23 @@ describe('The client', () => {
     assert.equal(left(), 7);
   });
 
+  it('counts a lease from the start of its response, however long the rest takes to arrive', async (t) => {
+    let now = 0;
+    t.mock.method(performance, 'now', () => now);
+    const timeouts = t.mock.method(globalThis, 'setTimeout');
+    const { client } = clientAnsweredBy(() => {
+      const response = Response.json(TAKEN);
+      const slowly = async (): Promise<string> => {
+        now += 7_000;
+        return Response.prototype.text.call(response);
+      };
+      return Object.assign(response, { text: slowly });
+    });
+    const job = await client.queue('N/slow').reserve({ leaseMs: 30_000 });
+    assert.equal(job?.signal.aborted, false);
+    assert.equal(timeouts.mock.calls.at(-1)?.arguments[1], 23_000);
+  });
+
   it('leaves no listeners of a call on signals that outlive it', async (t) => {
     // In Node 20, the signal that it returns stays in memory as long as the signals that it follows.
     const any = t.mock.method(AbortSignal, 'any');

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import unittest
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,6 +25,7 @@ from quayside.aio import (
     ValidationError,
     Worker,
 )
+from quayside.aio import transport
 from quayside.aio.transport import Transport
 from quayside.protocol import Request, Response, Settlement
 
@@ -295,6 +297,20 @@ class Workers(AioTest):
             results = [await ended.get() for _ in range(3)]
         self.assertEqual(ran, ["plain", "awaitable"])
         self.assertEqual(results, [("plain", "committed"), ("awaitable", "committed"), ("generator", "TypeError")])
+
+    async def test_a_lease_begins_with_its_response_however_long_the_rest_takes_to_arrive(self) -> None:
+        await self.queue.insert("x")
+        begun: list[float] = []
+        read = transport.read_body
+
+        async def timed(*args: Any) -> tuple[bytes, bool]:
+            begun.append(time.monotonic())
+            return await read(*args)
+
+        with mock.patch.object(transport, "read_body", timed):
+            (job,) = await self.queue.take_once(1, wait=0, group=None, lease=30, consumer="c")
+        self.assertLessEqual(job.lease_ends_at, begun[0] + 30)
+        await job.commit()
 
     async def test_jobs_that_arrive_while_it_is_stopped_are_released_which_counts_no_try(self) -> None:
         await self.queue.insert_many(["a", "b"])

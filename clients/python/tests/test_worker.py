@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from quayside import (
     aio,
 )
 from quayside.protocol import Request, Settlement
+from quayside.transport import TimedResponse
 from quayside.working import pause_after
 
 from .support import URL, ClientTest
@@ -130,6 +132,20 @@ class Workers(ClientTest):
         dead = self.client.queue("N/__deadletter__").pop()
         assert dead is not None
         self.assertEqual((dead.data, dead.headers["x-dl-reason"]), ("poison", "cannot be parsed"))
+
+    def test_a_lease_begins_with_its_response_however_long_the_rest_takes_to_arrive(self) -> None:
+        self.queue.insert("x")
+        begun: list[float] = []
+        read = TimedResponse.read
+
+        def timed(response: TimedResponse, *args: Any) -> bytes:
+            begun.append(time.monotonic())
+            return read(response, *args)
+
+        with patch.object(TimedResponse, "read", timed):
+            (job,) = self.queue.take_once(1, wait=0, group=None, lease=30, consumer="c")
+        self.assertLessEqual(job.lease_ends_at, begun[0] + 30)
+        job.commit()
 
     def test_jobs_that_arrive_while_it_is_stopped_are_released_which_counts_no_try(self) -> None:
         self.queue.insert_many(["a", "b"])

@@ -91,7 +91,7 @@ class Quayside:
                 response = self._transport.send(request, max(deadline - time.monotonic(), 0.001))
                 error = responses.error_of(response)
                 if error is None:
-                    return Response(response.status, response.headers, response.body, attempts.after_unknown)
+                    return replace(response, after_unknown=attempts.after_unknown)
             except QuaysideError as failure:
                 error = failure
             time.sleep(attempts.delay_after(error, time.monotonic()))
@@ -286,7 +286,10 @@ class Queue(Generic[T]):
             self._path, count=count, wait=wait, reserve=True, group=group, lease=lease, consumer=consumer
         )
         response = self._client.send(request, None, Retry(attempts=1))
-        return [self._reservation(record, group) for record in responses.taken(response)]
+        jobs = [self._reservation(record, group) for record in responses.taken(response)]
+        for job in jobs:
+            job.lease_ends_at = response.received_at + lease
+        return jobs
 
     def cancel(self, consumer: str, timeout: float) -> None:
         """Cancels the waiting calls of a consumer, which raise the error `pop-cancelled`."""

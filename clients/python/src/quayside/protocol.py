@@ -95,6 +95,8 @@ class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    #: When its head arrived, by the monotonic clock. A long body arrives later.
+    received_at: float
     #: Whether an earlier attempt of the same call may have been applied.
     after_unknown: bool = False
 

@@ -75,6 +75,7 @@ class Transport:
                 # The server rejects a too large body before all of it has arrived. Its response can be read.
                 is_sent = False
             reply = connection.getresponse()
+            received_at = time.monotonic()
             body = reply.read()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
@@ -87,7 +88,8 @@ class Transport:
             self._release(connection)
         else:
             connection.close()
-        return Response(reply.status, {name.lower(): value for name, value in reply.getheaders()}, body)
+        headers = {name.lower(): value for name, value in reply.getheaders()}
+        return Response(reply.status, headers, body, received_at)
 
     def close(self) -> None:
         own = threading.get_ident()

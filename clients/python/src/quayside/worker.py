@@ -256,7 +256,6 @@ class Worker(Generic[T]):
         with self._changed:
             self._is_taking = False
             for job in jobs:
-                job.lease_ends_at = now + self._lease
                 self._active[job] = Run(now)
             self._changed.notify_all()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -200,10 +201,11 @@ async def converse(
         received = await read_headers(reader)
         if status >= 200:
             break
+    received_at = time.monotonic()
     body, is_delimited = await read_body(reader, status, received)
     is_kept = version == "HTTP/1.1" and received.get("connection", "").lower() != "close"
     is_sent = writer.transport.get_write_buffer_size() == 0
-    return Response(status, received, body), is_delimited and is_kept and is_sent
+    return Response(status, received, body, received_at), is_delimited and is_kept and is_sent
 
 
 async def read_status(reader: asyncio.StreamReader) -> tuple[str, int]:

@@ -229,7 +229,6 @@ class Worker(Generic[T]):
             elif not jobs:
                 self._listeners.emit("idle")
             for job in jobs:
-                job.lease_ends_at = time.monotonic() + self._lease
                 self._active[job] = asyncio.ensure_future(self._work(job))
             self._take_ended.set()
 
