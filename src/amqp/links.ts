@@ -280,6 +280,11 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     return this.endpoint.isUsedUp;
   }
 
+  /** Other links of the session may have used up its unsettled deliveries since this one joined the wait queue. */
+  protected override get canSend(): boolean {
+    return super.canSend && this.endpoint.session.available > 0;
+  }
+
   protected override get sharedFree(): number {
     return this.endpoint.session.sendable;
   }
@@ -291,12 +296,6 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
 
   protected override send(delivery: Delivery): number {
     const { endpoint } = this;
-    const { session } = endpoint;
-    // Other links of the session may have used up its unsettled deliveries since this one joined the wait queue.
-    if (this.isStopped || session.available <= 0) {
-      this.queue.returnUndelivered(delivery);
-      return delivery.body.byteLength;
-    }
     const bytes = messageOf(delivery, this.publicGroup, TRANSFER_HEAD_BYTES);
     const error = messageTooLarge(endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
     if (error !== null) {
@@ -306,7 +305,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     }
     const sent = new SentDelivery(endpoint, bytes, this.leaseMs === null);
     sent.observer = this.track(sent, delivery);
-    session.send(sent);
+    endpoint.session.send(sent);
     return bytes.length;
   }
 

@@ -93,6 +93,10 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   protected get sharedFree(): number {
     return Number.POSITIVE_INFINITY;
   }
+  /** Whether an element that was taken may be sent. */
+  protected get canSend(): boolean {
+    return !this.isStopped;
+  }
   /** With fewer free places than this, `fill` waits `TOP_UP_MS` for more before it takes. */
   protected abstract get minTake(): number;
   /**
@@ -196,15 +200,16 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
 
   deliver(first: Delivery, more: readonly Delivery[]): void {
     this.#consumer = null;
-    // Other consumers of the session have filled its output since. `fill` is called when there is capacity again.
-    if (this.session.isFull) {
+    // Other consumers of the session may have used up its capacity since. A drain may end with that.
+    if (this.session.isFull || !this.canSend) {
       this.#returnUndelivered([first, ...more]);
+      this.fill();
       return;
     }
     let bytes = this.send(first);
     let sent = 0;
     for (const delivery of more) {
-      if (bytes >= this.#maxTakeBytes) break;
+      if (bytes >= this.#maxTakeBytes || !this.canSend) break;
       bytes += this.send(delivery);
       sent += 1;
     }
