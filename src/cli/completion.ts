@@ -11,16 +11,11 @@ export function completionScript(shell: string, program: Command): string | null
     name: command.name(),
     words: [...new Set([command, ...command.commands].flatMap(wordsAfter))],
   }));
-  const names = commands.map(({ name }) => name).join(' ');
+  const first = [...commands.map(({ name }) => name), ...wordsOfOptions(program)];
   if (shell === 'fish') {
     return [
-      `complete -c quayside -f -n __fish_use_subcommand -a '${names}'`,
-      ...commands.flatMap(({ name, words }) =>
-        words.map((word) => {
-          const completed = word.startsWith('--') ? `-l ${word.slice(2)}` : `-f -a ${word}`;
-          return `complete -c quayside -n '__fish_seen_subcommand_from ${name}' ${completed}`;
-        }),
-      ),
+      ...fishLines('__fish_use_subcommand', first),
+      ...commands.flatMap(({ name, words }) => fishLines(`__fish_seen_subcommand_from ${name}`, words)),
       '',
     ].join('\n');
   }
@@ -28,7 +23,7 @@ export function completionScript(shell: string, program: Command): string | null
   const cases = commands.map(({ name, words }) => `    ${name}) words="${words.join(' ')}" ;;`);
   const script = [
     '_quayside() {',
-    `  local words="${[names, ...wordsOfOptions(program)].join(' ')}"`,
+    `  local words="${first.join(' ')}"`,
     `  if [ "$COMP_CWORD" -gt 1 ]; then case "\${COMP_WORDS[1]}" in`,
     ...cases,
     '    *) words="" ;;',
@@ -38,7 +33,20 @@ export function completionScript(shell: string, program: Command): string | null
     'complete -o default -F _quayside quayside',
     '',
   ];
-  return [...(shell === 'zsh' ? ['autoload -U +X bashcompinit && bashcompinit'] : []), ...script].join('\n');
+  return [...(shell === 'zsh' ? ZSH_SETUP : []), ...script].join('\n');
+}
+
+/** Makes the functions for bash available in zsh. They need `compdef`, which zsh does not load by itself. */
+const ZSH_SETUP = [
+  'whence compdef > /dev/null || { autoload -U compinit && compinit; }',
+  'autoload -U +X bashcompinit && bashcompinit',
+];
+
+function fishLines(condition: string, words: readonly string[]): string[] {
+  return words.map((word) => {
+    const completed = word.startsWith('--') ? `-l ${word.slice(2)}` : `-f -a ${word}`;
+    return `complete -c quayside -n '${condition}' ${completed}`;
+  });
 }
 
 /** Arguments of commands that are one of a few words. */

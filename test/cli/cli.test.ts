@@ -14,6 +14,7 @@ import { promisify } from 'node:util';
 import type { Command } from 'commander';
 import { EXIT_CODES } from '../../src/cli/exit-codes.ts';
 import { commandTree, runProgram } from '../../src/cli/program.ts';
+import { needDebian } from '../support/debian.ts';
 import { freePort } from '../support/free-port.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { NO_SERVER } from './no-server.ts';
@@ -554,22 +555,36 @@ describe('The command line', () => {
     );
   });
 
-  it('prints completions for bash, zsh and fish', async () => {
-    for (const shell of ['bash', 'zsh', 'fish']) {
-      const { stdout } = await quayside(['completion', shell]);
-      for (const command of COMMANDS) assert.ok(stdout.includes(command), `${shell}: ${command}`);
-    }
-    const { stdout } = await quayside(['completion', 'bash']);
-    for (const [words, completed] of [
-      [['pu'], 'put purge'],
-      [['--p'], '--print-config'],
-      [['exchange', 's'], 'show start stop'],
-      [['token', 'add', '--r'], '--rights'],
-      [['completion', ''], 'bash zsh fish'],
-    ] as const) {
-      const typed = `COMP_WORDS=(quayside ${words.join(' ')} ${words.at(-1) === '' ? "''" : ''})`;
-      const printed = `${typed}; COMP_CWORD=${words.length}; _quayside; echo "\${COMPREPLY[@]}"`;
-      assert.equal((await run('bash', ['-c', `${stdout}\n${printed}`])).stdout, `${completed}\n`);
+  describe('prints a completion script', () => {
+    /** How a shell that has read the script lists completions of a line. */
+    const LISTED = {
+      bash: (words: string[]) =>
+        `COMP_WORDS=(${words.join(' ')}); COMP_CWORD=${words.length - 1}; _quayside; printf '%s\\n' "\${COMPREPLY[@]}"`,
+      // compgen leaves it to the line editor to select those that begin with the last word.
+      zsh: (words: string[]) =>
+        `COMP_WORDS=(${words.join(' ')}); COMP_CWORD=${words.length - 1}; compgen -F _quayside | grep -e "^${words.at(-1)}"`,
+      fish: (words: string[]) => `complete -C "${words.join(' ')}"`,
+    };
+    const FLAGS = { bash: ['--norc'], zsh: ['-f'], fish: ['--no-config'] };
+    before(() => needDebian('zsh', 'fish'));
+
+    for (const shell of ['bash', 'zsh', 'fish'] as const) {
+      it(`for ${shell}`, async () => {
+        const { stdout: script } = await quayside(['completion', shell]);
+        for (const command of COMMANDS) assert.ok(script.includes(command), command);
+        for (const [words, completed] of [
+          [['quayside', 'pu'], 'purge put'],
+          [['quayside', '--p'], '--print-config'],
+          [['quayside', 'exchange', 's'], 'show start stop'],
+          [['quayside', 'token', 'add', '--r'], '--rights'],
+          [['quayside', 'completion', 'z'], 'zsh'],
+        ] as const) {
+          const commands = `${script}\n${LISTED[shell]([...words])}`;
+          const args = [...FLAGS[shell], '-c', commands];
+          const { stdout, stderr } = await run(shell, args, { env: { ...process.env, HOME: home } });
+          assert.deepEqual([stdout.trim().split('\n').sort().join(' '), stderr], [completed, '']);
+        }
+      });
     }
   });
 
