@@ -223,6 +223,10 @@ describe('A call of Redis whose reply was lost', () => {
       if (leaseMs === null) {
         const message = 'three elements fewer, one more, and the record of the other node';
         assert.equal(fields(), fieldsBefore - 3 + 1 + 1, message);
+        // The next change of the node finishes only the pops that were not returned.
+        await passGently(clock, far.storage.insert(QUEUE, newElements('i')));
+        const later = await near.storage.scan(QUEUE, { ...PAGE, states: ['ready'], bodies: true });
+        assert.deepEqual(later.deliveries.slice(0, ready.length), ready);
         return;
       }
       const refs = taken.map(({ id: of, lease }) => ({ id: of, group: '', token: lease?.token ?? null }));
