@@ -138,7 +138,11 @@ export class OpenedConsole {
         ...(storageState !== undefined && { storageState }),
         ...(timezoneId !== undefined && { timezoneId }),
       }));
-    if (!isAlone) this.#shared.set(who.user, context);
+    if (!isAlone && shared === undefined) {
+      // The process of a context ends with its last page, so this one stays open.
+      await (await context.newPage()).goto(`${this.server.url}/livez`);
+      this.#shared.set(who.user, context);
+    }
     this.#opened.add(context);
     const page = await context.newPage();
     await page.setViewportSize({ width, height });
@@ -205,7 +209,7 @@ export class OpenedConsole {
     const passed = test === null || !('passed' in test) || test.passed;
     const shared = new Set(this.#shared.values());
     for (const context of this.#opened) {
-      for (const page of context.pages()) {
+      for (const page of context.pages().slice(shared.has(context) ? 1 : 0)) {
         if (!passed) console.error(page.url(), await page.locator('body').innerText());
         // A route that is still fetching would fail the test when its page is closed.
         await page.unrouteAll({ behavior: 'ignoreErrors' });
