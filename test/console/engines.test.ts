@@ -119,6 +119,8 @@ describe('The console in a browser, on engines with servers', () => {
     await page.getByRole('alert').getByText('Try again when the engine is back').first().waitFor();
     await page.getByRole('navigation', { name: 'Pages' }).getByText('1 alarm').waitFor();
     assert.equal(await only.count(), 0);
+    const list = await opened.page('#/queues', { isFailing: true });
+    await list.getByText(/^Queues of lists are missing, or shown as they were last read/).waitFor();
     proxy.targetPort = redisPort;
     await only.waitFor();
     await opened.request('DELETE', '/q/lists/away?force=1');
