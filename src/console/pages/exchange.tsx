@@ -197,7 +197,7 @@ function LastWithoutRoute({ record: { src, saw } }: { readonly record: ExchangeR
         <QueueLink ns={src.ns} queue="__no_route__" />
       </header>
       <p class="body">
-        No destination accepted the element <span class="mono">{last.id}</span>, <When at={last.at} />. Its
+        No destination accepted the element <span class="mono">{last.id}</span>, <When at={last.at} />. The
         selectors saw its payload as {seenPayload(last)}.
       </p>
     </section>
