@@ -287,7 +287,8 @@ const MAX_COUNTED_IN_STREAM = 50_000;
 
 /**
  * Counts are sums of the deltas in `counter`. Waiting deliveries in past steps of due time are ready, those in future
- * steps are scheduled; the scheduled ones of the current step are counted in the index.
+ * steps are scheduled; the scheduled ones of the current step are counted in the index. Without their order, a plan
+ * that was made while the table was empty reads the whole primary key for each group.
  */
 function countsOf(subscriptions: string): string {
   return `SELECT l.ord, c.waiting - c.later - x.soon, c.later + x.soon, c.reserved, c.first,
@@ -299,7 +300,8 @@ function countsOf(subscriptions: string): string {
       FROM counter y WHERE y.subscription = l.id AND y.id >= l.from_id) c
     CROSS JOIN LATERAL (
       SELECT count(*) AS soon FROM (SELECT FROM delivery d WHERE d.subscription = l.id AND d.lease_until IS NULL
-        AND d.due_at > t.now AND d.due_at < ((t.now >> ${STEP_BITS}) + 1) << ${STEP_BITS} LIMIT ${MAX_COUNTED}) y) x`;
+        AND d.due_at > t.now AND d.due_at < ((t.now >> ${STEP_BITS}) + 1) << ${STEP_BITS}
+        ORDER BY d.due_at, d.seq LIMIT ${MAX_COUNTED}) y) x`;
 }
 
 const COUNTS: Statement = {
@@ -321,15 +323,18 @@ function noDelivery(where: string): string {
  * nothing ready among the scheduled ones; all others are ready. So a deep stream costs no more than a shallow one,
  * unless many of its elements are scheduled. Each group is looked up, in the order of its index: statistics that were
  * made before there was a stream expect one row where `head` is null, and a join then read all elements of all streams.
+ * The groups that this node knows are not joined with all others, either, since there may be thousands.
  */
 const QUEUE = `$${READ_PLACES.count + 1}::bigint`;
 const STREAM_COUNTS: Statement = {
   name: 'counts of a stream',
   text: `${withList(
     NOW,
-    `l AS MATERIALIZED (SELECT s.id, s.grp, coalesce(p.from_due, ${Number.MIN_SAFE_INTEGER}) AS from_due, coalesce(p.from_seq, 0) AS from_seq,
-        coalesce(p.from_id, 0) AS from_id, coalesce(p.ord, -1) AS ord
-      FROM subscription s LEFT JOIN ${READ_PLACES.from('p')} ON p.id = s.id WHERE s.queue = ${QUEUE} AND s.grp <> '')`,
+    `p AS MATERIALIZED (SELECT * FROM ${READ_PLACES.from('p')})`,
+    `l AS MATERIALIZED (SELECT s.id, s.grp, p.from_due, p.from_seq, p.from_id, p.ord FROM p
+        CROSS JOIN LATERAL (SELECT id, grp FROM subscription WHERE id = p.id AND grp <> '' LIMIT 1) s
+      UNION ALL SELECT s.id, s.grp, ${Number.MIN_SAFE_INTEGER}, 0, 0, -1 FROM subscription s
+        WHERE s.queue = ${QUEUE} AND s.grp <> '' AND (s.id IN (SELECT p.id FROM p)) IS NOT TRUE)`,
     `a AS MATERIALIZED (SELECT coalesce(sum(waiting), 0) AS elements, min(id) AS first FROM counter
       WHERE subscription = -${QUEUE} AND id >= $${READ_PLACES.count + 2}::bigint)`,
     `r AS MATERIALIZED (SELECT count(*) AS elements FROM (
