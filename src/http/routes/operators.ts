@@ -139,7 +139,11 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('The calls.', WaitingConsumers)],
       problems: ['invalid-name'],
       async handle(call, { ns, filter: words, limit }) {
-        const { rows, ...list } = await call.front.nodeLists.consumers.read(call.user, { limit, words }, ns);
+        const { rows, ...list } = await call.front.nodeLists.consumers.read(
+          call.user,
+          { limit, words: words ?? [] },
+          ns,
+        );
         call.sendJson({ ...list, consumers: rows } satisfies WaitingConsumers);
       },
     }),
@@ -151,7 +155,10 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       query: { filter, limit },
       responses: [json('The sessions.', Sessions)],
       async handle(call, { filter: words, limit }) {
-        const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, { limit, words });
+        const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, {
+          limit,
+          words: words ?? [],
+        });
         call.sendJson({ ...list, sessions: rows } satisfies Sessions);
       },
     }),
@@ -164,7 +171,10 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       query: { filter, limit },
       responses: [json('Those that the user may see.', AuditLines)],
       async handle(call, { filter: words, limit }) {
-        const { rows, ...list } = await call.front.nodeLists.audit.read(call.user, { limit, words });
+        const { rows, ...list } = await call.front.nodeLists.audit.read(call.user, {
+          limit,
+          words: words ?? [],
+        });
         call.sendJson({ ...list, lines: rows } satisfies AuditLines);
       },
     }),
@@ -190,11 +200,11 @@ function visibleNodes(call: HttpCall): NodeRecord[] {
 /** Maximum number of words of a filter: each of them is searched in each row. */
 const MAX_WORDS = 16;
 
-const filter: QueryParameter<readonly string[]> = {
+const filter: QueryParameter<readonly string[] | null> = {
   description:
     'Only rows that contain each of these words, in a name, an address or another text; letter case does not matter.',
   schema: Type.String(),
-  fallback: [],
+  fallback: null,
   read(name, value) {
     const words = value.toLowerCase().split(/\s+/).filter(Boolean);
     if (words.length <= MAX_WORDS) return words;
