@@ -21,10 +21,13 @@ const PASSWORD_RANDOM_BYTES = 18;
 /** A users file that is unreadable or invalid. */
 export class UsersFileError extends Error {
   readonly hint: string;
+  /** Whether its users can probably be read after what the hint says, and so must not be replaced. */
+  readonly isIntact: boolean;
 
-  constructor(message: string, hint: string) {
+  constructor(message: string, { hint, isIntact }: Pick<UsersFileError, 'hint' | 'isIntact'>) {
     super(message);
     this.hint = hint;
+    this.isIntact = isIntact;
   }
 }
 
@@ -54,7 +57,7 @@ export class UsersFile {
       const { code } = error as NodeJS.ErrnoException;
       if (code === 'ENOENT') return null;
       if (code === NOT_UTF8) throw invalidFile('it is not in UTF-8', 'Save it in UTF-8');
-      // A file of another system user is probably valid, and `reset-admin` would discard it: suggest access instead.
+      // A file of another system user is probably valid: suggest access.
       const isAccessDenied = code === 'EACCES' || code === 'EPERM';
       throw invalidFile(
         `${code}`,
@@ -101,9 +104,10 @@ export class UsersFile {
   }
 }
 
-function invalidFile(
-  why: string,
-  hint = `Create the administrator again with ${ownCommand('reset-admin')}`,
-): UsersFileError {
-  return new UsersFileError(`cannot be used: ${why}`, hint);
+/** @param hint how to make an intact file usable; left out: the file is lost */
+function invalidFile(why: string, hint?: string): UsersFileError {
+  return new UsersFileError(`cannot be used: ${why}`, {
+    hint: hint ?? `Create the administrator again with ${ownCommand('reset-admin')}`,
+    isIntact: hint !== undefined,
+  });
 }

@@ -1,6 +1,6 @@
 import { readAccounts, type UserDefinition, UserDefinitionError } from '../access/account.ts';
 import { hashPassword, looksLikeHash } from '../access/password.ts';
-import { newAdministrator, UsersFileError } from '../access/users-file.ts';
+import { newAdministrator, type UsersFile, UsersFileError } from '../access/users-file.ts';
 import { editUser, type UserMembers, UsersNotEditable, usersInFile } from '../config/edit-users.ts';
 import { ConfigError } from '../config/errors.ts';
 import type { LoadedConfig } from '../config/load.ts';
@@ -11,7 +11,7 @@ import { quote } from '../util/quote.ts';
 import { type PasswordSource, readNewPassword } from './ask-password.ts';
 import { CommandFailed } from './command-line.ts';
 import { serverProcess } from './pid-file.ts';
-import { configuredUsers, hasConfiguredUsers, saveUsers, usersFileOf } from './users.ts';
+import { configuredUsers, hasConfiguredUsers, saveUsers, storedUsers, usersFileOf } from './users.ts';
 
 /** Rights by namespace; null: all rights everywhere. */
 type Rights = UserDefinition['rights'];
@@ -45,7 +45,7 @@ const OUTCOMES = {
  * `user add`, `passwd`, `rights`, `remove`: changes a user in the configuration file or in `users.json`. Returns the
  * text to print.
  * @param load reads the configuration
- * @throws CommandFailed
+ * @throws CommandFailed, ConfigError
  */
 export async function changeUser(
   change: UserChange,
@@ -137,7 +137,7 @@ function checkDefinition(definition: UserDefinition, { namespaces }: LoadedConfi
 
 async function findStore(loaded: LoadedConfig, configFile: string | null): Promise<UserStore> {
   const { config } = loaded;
-  const stored = hasConfiguredUsers(config) ? null : await usersFileOf(config).read();
+  const stored = hasConfiguredUsers(config) ? null : await storedUsers(usersFileOf(config));
   if (stored !== null) return usersFileStore(loaded, stored);
   if (configFile === null) {
     throw new CommandFailed(
@@ -223,7 +223,8 @@ function reloadHint({ config }: LoadedConfig): string {
 
 /**
  * `reset-admin`: recreates the administrator and returns the text to print.
- * @throws ConfigError if the configuration defines the users, or `dataDir` is not writable
+ * @throws ConfigError if the configuration defines the users, `users.json` is intact but cannot be read, or `dataDir`
+ * is not writable
  */
 export async function resetAdministrator({ config, errorAt }: LoadedConfig): Promise<string> {
   if (hasConfiguredUsers(config)) {
@@ -232,8 +233,8 @@ export async function resetAdministrator({ config, errorAt }: LoadedConfig): Pro
     throw new ConfigError([{ source: null, path: 'http.users', problem, hint }]);
   }
   const { definition, password } = await newAdministrator();
-  // Keep users added by commands. Replace an invalid file: this command is the way to repair it.
-  const stored = (await usersFileOf(config).read().catch(ignoreUnusable)) ?? [];
+  // Keep users added by commands. Replace a file that is lost: this command is the way to repair it.
+  const stored = (await usersOrNull(usersFileOf(config))) ?? [];
   await saveUsers(config, [definition, ...stored.filter(({ name }) => name !== definition.name)], errorAt);
   return `  user      ${definition.name}
   password  ${password}
@@ -242,7 +243,12 @@ Its hash is in ${usersFileOf(config).path}. A server that runs applies it on SIG
 `;
 }
 
-function ignoreUnusable(error: unknown): null {
-  if (error instanceof UsersFileError) return null;
-  throw error;
+/** The users of the file; null if there is none, or if it is lost. @throws ConfigError */
+async function usersOrNull(file: UsersFile): Promise<UserDefinition[] | null> {
+  try {
+    return await file.read();
+  } catch (error) {
+    if (error instanceof UsersFileError && !error.isIntact) return null;
+    return storedUsers(file);
+  }
 }

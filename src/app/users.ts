@@ -72,16 +72,29 @@ export async function loadUsers(config: Config, errorAt: ErrorAt): Promise<Loade
       warnings: [...plainPasswords(definitions), ...(await replacedUsers(file, config))],
     };
   }
-  const inFile = (path: readonly string[], problem: string, hint: string): ConfigError =>
-    new ConfigError([{ source: file.path, path: pathText(path), problem, hint }]);
-  const stored = await file.read().catch((error: unknown) => {
-    throw error instanceof UsersFileError ? inFile([], error.message, error.hint) : error;
-  });
+  const stored = await storedUsers(file);
   if (stored !== null) {
+    const inFile: ErrorAt = (path, problem, hint) => errorIn(file, path, problem, hint);
     return { accounts: accountsOf(stored, namespaces, inFile), created: null, warnings: [] };
   }
   const created = await newAdministrator();
   return { accounts: readAccounts([created.definition], namespaces), created, warnings: [] };
+}
+
+/** The users of the users file, or null if it does not exist. @throws ConfigError */
+export function storedUsers(file: UsersFile): Promise<UserDefinition[] | null> {
+  return file.read().catch((error: unknown) => {
+    throw error instanceof UsersFileError ? errorIn(file, [], error.message, error.hint) : error;
+  });
+}
+
+function errorIn(
+  { path: source }: UsersFile,
+  path: readonly string[],
+  problem: string,
+  hint: string,
+): ConfigError {
+  return new ConfigError([{ source, path: pathText(path), problem, hint }]);
 }
 
 /** Warns if other nodes can share namespaces but not the users file. */

@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { PassThrough, Readable } from 'node:stream';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { CommandFailed } from '../../src/app/command-line.ts';
-import { changeUser, listUsers, type UserChange } from '../../src/app/user-commands.ts';
+import { changeUser, listUsers, resetAdministrator, type UserChange } from '../../src/app/user-commands.ts';
+import { ConfigError } from '../../src/config/errors.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import { FileLocked, whileLocked } from '../../src/util/files.ts';
 
@@ -168,6 +169,31 @@ describe('quayside user', () => {
       assert.deepEqual((await readdir(folder)).sort(), ['q.yaml', 'users.json']);
     });
   }
+
+  it('says which file cannot be used, and how to mend it', async () => {
+    const users = join(folder, 'users.json');
+    for (const [text, message] of [
+      ['{"admin":', /users\.json: cannot be used: it is not JSON\. Create the administrator again with/],
+      ['{"\xff": {}}', /users\.json: cannot be used: it is not in UTF-8\. Save it in UTF-8\.$/],
+    ] as const) {
+      await writeFile(users, text, 'latin1');
+      const isReported = (error: Error): boolean =>
+        error instanceof ConfigError && message.test(error.message);
+      await assert.rejects(async () => listUsers(null, await load({}, null), true), isReported, text);
+      await assert.rejects(run(add('bob'), {}, null), isReported, text);
+    }
+  });
+
+  it('resets the administrator of a damaged file, but does not replace users who are only in another encoding', async () => {
+    const users = join(folder, 'users.json');
+    const text = JSON.stringify({ admin: { password: HASH }, 'j\u00f6rg': { password: HASH } });
+    await writeFile(users, text, 'latin1');
+    await assert.rejects(async () => resetAdministrator(await load({}, null)), /Save it in UTF-8/);
+    assert.equal(await readFile(users, 'latin1'), text);
+    await writeFile(users, text.slice(1));
+    assert.match(await resetAdministrator(await load({}, null)), /user {6}admin/);
+    assert.deepEqual(Object.keys(JSON.parse(await readFile(users, 'utf8'))), ['admin']);
+  });
 
   it('names the lock file that a killed command left behind', async () => {
     await writeFile(file, YAML);
