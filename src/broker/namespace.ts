@@ -420,11 +420,12 @@ export class Namespace {
   /** Notes that the engine knows the queue, which counts from now on. */
   noteStored({ name }: QueueKey): void {
     if (this.#assumed.size > 0) this.#assumed.delete(name);
+    // Known or not: the engine may have been creating it since before the reload read the names.
+    for (const news of this.#reloads) news.set(name, true);
     if (this.#known.has(name)) return;
     this.#known.add(name);
     this.#elementBytes.set(name, 0);
     this.activity.noteNew(name);
-    for (const news of this.#reloads) news.set(name, true);
   }
 
   /** The expected size of the next element that a take returns, in bytes. */
@@ -469,7 +470,8 @@ export class Namespace {
     this.#assumed.add(key.name);
     this.storage.declare([key]).then(
       () => {
-        this.#assumed.delete(key.name);
+        // Unless it was deleted since.
+        if (this.#assumed.has(key.name)) this.noteStored(key);
         this.announce(key, 0);
       },
       (error: unknown) => {

@@ -25,20 +25,26 @@ describe('the queues of a namespace', () => {
   let namespace: Namespace;
   /** Calls of the engine for queue names wait for this. */
   let held: Promise<void> = Promise.resolve();
+  /** Inserts and declarations wait for this; null: for nothing. */
+  let unsent: Promise<void> | null = null;
   /** The error of inserts; null: they succeed. */
   let refusal: QuaysideError | null = null;
 
   beforeEach(async () => {
     const policy = plain('N');
     held = Promise.resolve();
+    unsent = null;
     refusal = null;
     opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
     engine = betweenProcesses(opened.engine);
     const slow = engineWith(engine, (real) => ({
       insert: async (...args) => {
+        if (unsent !== null) await unsent;
         if (refusal !== null) throw refusal;
         return real.insert(...args);
       },
+      declare: (...args) =>
+        unsent === null ? real.declare(...args) : unsent.then(() => real.declare(...args)),
       queues: (ns) => real.queues(ns).then((found) => held.then(() => found)),
     }));
     broker = brokerOn([{ policy, engine: slow, maxQueues: MAX_QUEUES }], opened.clock);
@@ -351,6 +357,26 @@ describe('the queues of a namespace', () => {
     assert.equal(await namespace.drop(queue.key), true);
     assert.equal(queue.paused, true);
     await until(() => namespace.knownNames.has('again'));
+  });
+
+  it('stay known if they are created by calls that began before names were read and end before that does', async () => {
+    const sending = Promise.withResolvers<void>();
+    unsent = sending.promise;
+    const storing = store('inserted');
+    const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
+    const consumer = namespace.queue('awaited').get(request, { deliver: () => {}, end: () => {} });
+    const reading = Promise.withResolvers<void>();
+    held = reading.promise;
+    const reloading = namespace.reload();
+    await opened.engine.storage.queues('N');
+    sending.resolve();
+    await storing;
+    await until(async () => (await opened.engine.storage.queues('N')).length === 2);
+    await new Promise(setImmediate);
+    reading.resolve();
+    await reloading;
+    assert.deepEqual([...namespace.knownNames].sort(), ['awaited', 'inserted']);
+    namespace.queue('awaited').leave(consumer);
   });
 
   it('are not known any more if they are deleted while names are being read', async () => {
