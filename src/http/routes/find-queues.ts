@@ -180,7 +180,7 @@ async function rowsOf(namespace: Namespace): Promise<ReadQueue[]> {
   const changed = activity.changed(MAX_CHANGED);
   // Without event subscribers, a new queue would otherwise be listed as empty for up to ten seconds.
   const stale = names.filter((name) => activity.last(name) === null || changed.has(name));
-  // The last readings do not show whether the engine is available now.
+  // What was read last does not show whether the engine is available now.
   if (stale.length === 0) stale.push(...names.slice(0, 1));
   await mapInBatches(stale, READ_AT_ONCE, async (name) => {
     activity.noteReading(name, await readQueue(namespace.visit(name)), changed.get(name) ?? null);
