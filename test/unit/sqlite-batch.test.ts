@@ -218,7 +218,13 @@ describe('a batch of calls in the SQLite engine', () => {
     }
     const expired = nameOf({ ns: 'N', name: 'expired' });
     const ofExpired = queues.subscription(queues.use(expired, 1), '');
-    rows.addPlain(ofExpired, ids.issue(40), Array(40).fill({ ...element, expiresAt: 1 }), 1);
+    // Large bodies are never read with their rows, small ones are.
+    const small = { ...facts, body: new Uint8Array(2048) };
+    const ofBothSizes = Array.from({ length: 40 }, (_, i) => ({
+      ...(i % 2 ? element : small),
+      expiresAt: 1,
+    }));
+    rows.addPlain(ofExpired, ids.issue(40), ofBothSizes, 1);
     store.commit();
     let read = 0;
     const note = (row: object | undefined): void => {
