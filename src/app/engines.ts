@@ -5,6 +5,7 @@ import type { Clock } from '../util/clock.ts';
 import { hasRawUserInfo, maskUrls } from '../util/mask.ts';
 import { messageOf } from '../util/message-of.ts';
 import { type Service, withStartError } from '../util/service.ts';
+import { toMs } from '../util/to-ms.ts';
 import { CommandFailed } from './command-line.ts';
 import { LOCAL_SIGNALS, policyOf } from './namespaces.ts';
 
@@ -106,7 +107,7 @@ export async function loadEngines(
           ([name, own]) => policyOf(name, own),
         ),
         clock: parts.clock,
-        dedupWindowMs: Math.round(config.dedup.window * 1000),
+        dedupWindowMs: toMs(config.dedup.window),
         settings: first === undefined ? {} : settings(first),
         log: parts.log,
       });

@@ -1,6 +1,6 @@
 import { readAccounts, type UserDefinition, UserDefinitionError } from '../access/account.ts';
 import { hashPassword, looksLikeHash } from '../access/password.ts';
-import { newAdministrator, type UsersFile, UsersFileError } from '../access/users-file.ts';
+import { newAdministrator } from '../access/users-file.ts';
 import { editUser, type UserMembers, UsersNotEditable, usersInFile } from '../config/edit-users.ts';
 import { ConfigError } from '../config/errors.ts';
 import type { LoadedConfig } from '../config/load.ts';
@@ -234,21 +234,11 @@ export async function resetAdministrator({ config, errorAt }: LoadedConfig): Pro
   }
   const { definition, password } = await newAdministrator();
   // Keep users added by commands. Replace a file that is lost: this command is the way to repair it.
-  const stored = (await usersOrNull(usersFileOf(config))) ?? [];
+  const stored = (await storedUsers(usersFileOf(config), true)) ?? [];
   await saveUsers(config, [definition, ...stored.filter(({ name }) => name !== definition.name)], errorAt);
   return `  user      ${definition.name}
   password  ${password}
 
 Its hash is in ${usersFileOf(config).path}. A server that runs applies it on SIGHUP, or when it is restarted.
 `;
-}
-
-/** The users of the file; null if there is none, or if it is lost. @throws ConfigError */
-async function usersOrNull(file: UsersFile): Promise<UserDefinition[] | null> {
-  try {
-    return await file.read();
-  } catch (error) {
-    if (error instanceof UsersFileError && !error.isIntact) return null;
-    return storedUsers(file);
-  }
 }

@@ -81,10 +81,16 @@ export async function loadUsers(config: Config, errorAt: ErrorAt): Promise<Loade
   return { accounts: readAccounts([created.definition], namespaces), created, warnings: [] };
 }
 
-/** The users of the users file, or null if it does not exist. @throws ConfigError */
-export function storedUsers(file: UsersFile): Promise<UserDefinition[] | null> {
+/**
+ * The users of the users file, or null if it does not exist.
+ * @param ignoresLost whether a file that cannot be repaired counts as none
+ * @throws ConfigError
+ */
+export function storedUsers(file: UsersFile, ignoresLost = false): Promise<UserDefinition[] | null> {
   return file.read().catch((error: unknown) => {
-    throw error instanceof UsersFileError ? errorIn(file, [], error.message, error.hint) : error;
+    if (!(error instanceof UsersFileError)) throw error;
+    if (ignoresLost && !error.isIntact) return null;
+    throw errorIn(file, [], error.message, error.hint);
   });
 }
 

@@ -8,6 +8,7 @@ import { DEAD_LETTER_QUEUE, type QueueKey } from '../model/names.ts';
 import { type OptionName, type OptionsRecord, RETRY_DEFAULTS, ShownOptions } from '../model/records.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
+import { toMs } from '../util/to-ms.ts';
 import { EXPIRY, requireCapability, requireExpiry } from './capabilities.ts';
 import type { Namespace } from './namespace.ts';
 
@@ -139,7 +140,7 @@ function toRetryDelay(delay: NonNullable<ShownOptions['retryDelay']>): RetryDela
 
 /** Converts seconds, at least to 1 ms. */
 export function milliseconds(seconds: number): number {
-  return Math.max(1, Math.round(seconds * 1000));
+  return Math.max(1, toMs(seconds));
 }
 
 /**

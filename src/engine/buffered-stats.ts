@@ -13,11 +13,6 @@ const FLUSH_AFTER_MS = 900;
  * groups, which always are.
  */
 const MAX_BUFFERED_GROUPS = 50_000;
-/**
- * How many groups a write of an ordered store contains, or more of one queue: a statement for 100,000 took PostgreSQL
- * more than the 3 s that it may take.
- */
-const ORDERED_GROUPS_PER_WRITE = 2_000;
 /** How many reads may be pending: each is small, so a count bounds their memory. */
 const MAX_READS = 20_000;
 /** A read is repeated if a flush overlapped it, but no longer than this: then the last reply is returned. */
@@ -32,16 +27,12 @@ export interface CounterDeltas {
 /** Where an engine stores its counters. */
 export interface CounterStore {
   /**
-   * Whether one connection carries all calls in order, so that one write takes many queues, and a read sees exactly the
-   * writes that were called before it. If not, each queue is read by itself, and reads wait until no write is in
-   * flight.
+   * Whether one connection carries all calls in order, so that a read sees exactly the writes that were called before
+   * it. If not, each queue is read by itself, and reads wait until no write is in flight.
    */
   readonly isOrdered: boolean;
-  /**
-   * If it is not ordered, a write takes queues with this many groups together, or one queue with more. Default: one
-   * queue, since each may be on another server.
-   */
-  readonly groupsPerWrite?: number;
+  /** A write takes queues with this many groups together, or one queue with more. */
+  readonly groupsPerWrite: number;
   /** Adds in one step. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
   write(deltas: readonly CounterDeltas[]): Promise<void>;
   /**
@@ -147,13 +138,12 @@ export class BufferedStats implements Stats {
 
   /** Splits queues into those of each write. */
   #batchesOf(queues: readonly CounterDeltas[]): CounterDeltas[][] {
-    const { isOrdered, groupsPerWrite = 1 } = this.#store;
     const batches: CounterDeltas[][] = [];
     let left = 0;
     for (const queue of queues) {
       if (left <= 0) {
         batches.push([]);
-        left = isOrdered ? ORDERED_GROUPS_PER_WRITE : groupsPerWrite;
+        left = this.#store.groupsPerWrite;
       }
       batches.at(-1)?.push(queue);
       left -= queue.groups.size;

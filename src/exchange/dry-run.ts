@@ -11,6 +11,7 @@ import { payloadName } from '../sandbox/sandbox.ts';
 import { fromByteString } from '../util/byte-string.ts';
 import type { Clock } from '../util/clock.ts';
 import { allowing, namedObject, type Static, Type } from '../util/schema.ts';
+import { toMs } from '../util/to-ms.ts';
 import {
   copiesBack,
   copyOf,
@@ -180,7 +181,7 @@ export function toSample(
     contentEncoding: null,
     headers: headersAt('msg.hdrs', hdrs, SERVICE_HEADERS),
     tries,
-    matureAt: mature === undefined ? now : Math.round(mature * 1000),
+    matureAt: mature === undefined ? now : toMs(mature),
   };
 }
 

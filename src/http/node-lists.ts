@@ -59,8 +59,8 @@ interface ListQuestion {
 /** Which rows of a list are returned. */
 interface RowFilter {
   readonly limit?: number;
-  /** In lower case; each must be part of one of the row's texts. */
-  readonly words?: readonly string[];
+  /** In lower case; each must be part of one of the row's texts. Null, or left out: all rows. */
+  readonly words?: readonly string[] | null;
 }
 
 /** A list that was merged from the replies of all nodes. */
@@ -141,9 +141,10 @@ class NodeList<Row extends object> {
 
   async #merge(
     viewerNow: () => ListViewer,
-    { limit = MAX_ROWS, words = [] }: RowFilter,
+    { limit = MAX_ROWS, words: given }: RowFilter,
   ): Promise<MergedList<Row>> {
     const { compare, visiblePart } = this.#parts;
+    const words = given ?? [];
     const question = { viewer: viewerNow(), limit, ...(words.length > 0 && { words }) };
     const { nodes, missing } = await this.#ask(question);
     const viewer = viewerNow();

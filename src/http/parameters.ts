@@ -6,6 +6,7 @@ import { checkGroup, checkGroups, Group, nameSchema } from '../model/names.ts';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 import { inUnit, refined, type Schema, Type } from '../util/schema.ts';
+import { toMs } from '../util/to-ms.ts';
 
 /** One query parameter: its documentation, for people and OpenAPI, and its parser. */
 export interface QueryParameter<T> {
@@ -70,11 +71,6 @@ export function wholeNumber<T>(
     fallback,
     read: (name, value) => parse(schema, numberIn(value, WHOLE_NUMBER), name),
   };
-}
-
-/** The nearest millisecond. */
-export function toMs(seconds: number): number {
-  return Math.round(seconds * 1000);
 }
 
 /** Seconds whose nearest millisecond is in a range. */

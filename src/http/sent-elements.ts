@@ -22,9 +22,10 @@ import {
   type Static,
   Type,
 } from '../util/schema.ts';
+import { toMs } from '../util/to-ms.ts';
 import type { HttpCall } from './call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
-import { duration, toMs, UnixTime } from './parameters.ts';
+import { duration, UnixTime } from './parameters.ts';
 import { MULTIPART, NDJSON } from './written-elements.ts';
 
 // Parsers of bodies with many elements: JSON lines or `multipart/mixed` parts of an insert of many, and the lines of an

@@ -3,6 +3,7 @@ import { QuaysideError } from '../model/errors.ts';
 import { fromByteString } from '../util/byte-string.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
+import { toMs } from '../util/to-ms.ts';
 import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits, type SourceProblem } from './limits.ts';
 import {
@@ -512,8 +513,8 @@ function readVerdict(code: string | undefined, extra: VerdictExtra, written: Wri
     accepted,
     error: error === null || place === null ? error : `${error} (line ${place[0]}, column ${place[1]})`,
     place,
-    matureAt: mature === null ? null : Math.round(mature * 1000),
-    delayMs: delay === null || mature !== null ? null : Math.round(delay * 1000),
+    matureAt: mature === null ? null : toMs(mature),
+    delayMs: delay === null || mature !== null ? null : toMs(delay),
     tries,
     ...written,
   };

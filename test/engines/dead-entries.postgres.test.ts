@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { after, before, describe, it, type TestContext } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { SettleAction, SettleItem } from '../../src/engine/storage.ts';
@@ -225,15 +225,21 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
   });
 });
 
+/** Opens an engine in a schema of its own. Both end with the test. */
+async function newNode(t: TestContext): Promise<{ server: PostgresServer; schema: string; engine: Engine }> {
+  const server = await sharedServer();
+  const schema = freshSchema();
+  const engine = await openNode(server, { schema });
+  t.after(async () => {
+    await engine.stop();
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+  return { server, schema, engine };
+}
+
 describe('A sweep on PostgreSQL', () => {
   it('reads few pages however many reservations and dedup keys are stored', async (t) => {
-    const server = await sharedServer();
-    const schema = freshSchema();
-    const engine = await openNode(server, { schema });
-    t.after(async () => {
-      await engine.stop();
-      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
-    });
+    const { server, schema, engine } = await newNode(t);
     await reportAtOnce(server, schema);
     await runSql(
       server,
@@ -303,13 +309,7 @@ describe('The usage of a namespace on PostgreSQL', () => {
 
 describe('A purge of a stream on PostgreSQL', () => {
   it('reads few pages for each group, however many elements of other queues are reserved', async (t) => {
-    const server = await sharedServer();
-    const schema = freshSchema();
-    const engine = await openNode(server, { schema });
-    t.after(async () => {
-      await engine.stop();
-      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
-    });
+    const { server, schema, engine } = await newNode(t);
     await reportAtOnce(server, schema);
     const { storage } = engine;
     for (let i = 0; i < 5; i += 1) {
@@ -333,15 +333,9 @@ describe('A purge of a stream on PostgreSQL', () => {
 
 describe('A read of the usage of a namespace on PostgreSQL', () => {
   it('delays no call about elements, however long it takes', async (t) => {
-    const server = await sharedServer();
-    const schema = freshSchema();
-    const engine = await openNode(server, { schema });
+    const { server, schema, engine } = await newNode(t);
     const holder = new pg.Client({ connectionString: server.url() });
     await holder.connect();
-    t.after(async () => {
-      await engine.stop();
-      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
-    });
     await engine.storage.insert(QUEUE, [newElement()]);
     await holder.query(`BEGIN; LOCK TABLE ${schema}.counter IN ACCESS EXCLUSIVE MODE`);
     const usage = engine.storage.usage('plain');
@@ -354,13 +348,7 @@ describe('A read of the usage of a namespace on PostgreSQL', () => {
 
 describe('A PostgreSQL plan that was made after a vacuum of empty tables', () => {
   it('reads few pages per element after the tables have grown', async (t) => {
-    const server = await sharedServer();
-    const schema = freshSchema();
-    const engine = await openNode(server, { schema });
-    t.after(async () => {
-      await engine.stop();
-      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
-    });
+    const { server, schema, engine } = await newNode(t);
     const queues = [
       { queue: QUEUE, group: '' },
       { queue: { ns: 'stream', name: 'q' }, group: 'g1' },

@@ -17,7 +17,7 @@ const QUEUE = { ns: 'N', name: 'q' };
 /** Stores counters in memory. A test can make writes fail, and run code before a read returns. */
 class CountersInMemory implements CounterStore {
   readonly isOrdered: boolean;
-  groupsPerWrite = 1;
+  groupsPerWrite: number;
   readonly writes: (readonly CounterDeltas[])[] = [];
   failure: ((batch: readonly CounterDeltas[]) => QuaysideError | null) | null = null;
   /** Queues whose counters cannot be read. */
@@ -27,6 +27,7 @@ class CountersInMemory implements CounterStore {
 
   constructor(isOrdered = true) {
     this.isOrdered = isOrdered;
+    this.groupsPerWrite = isOrdered ? 2_000 : 1;
   }
 
   async write(batch: readonly CounterDeltas[]): Promise<void> {

@@ -69,7 +69,12 @@ describe('While an engine is unavailable', () => {
 
   it('the statistics log one warning, and one message when they are stored again', async () => {
     const world = new OutageWorld();
-    const store = { isOrdered: true, write: () => world.call(undefined), read: async () => {} };
+    const store = {
+      isOrdered: true,
+      groupsPerWrite: 1,
+      write: () => world.call(undefined),
+      read: async () => {},
+    };
     const stats = new BufferedStats(store, world.clock, world.log);
     assert.ok((await world.runOutage(() => stats.add({ ns: 'N', name: 'q' }, '', { put: 1 }))) > 10);
     await stats.stop(false);

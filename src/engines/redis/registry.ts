@@ -281,14 +281,10 @@ export class Registry {
     const isSoon = ms <= MARGIN_MS;
     const registered = (isSoon ? this.#soon : this.#due).get(text) ?? 0;
     if (registered > (isSoon ? now : now + MARGIN_MS) && registered <= now + ms) return null;
-    if (!isSoon) return this.addSweep(queue, now + ms, deadlineAt);
+    if (!isSoon) return this.add('due', [{ queue, at: now + ms }], deadlineAt);
     // A sweep may remove the first entry while the call is in flight; then the second one remains.
     const entries = [now + ms, now + ms + MARGIN_MS].map((at) => ({ queue, at }));
     return this.add('due', entries, deadlineAt).then(() => remember(this.#soon, text, now + ms));
-  }
-
-  addSweep(queue: QueueKey, at: number, deadlineAt?: number): Promise<void> {
-    return this.add('due', [{ queue, at }], deadlineAt);
   }
 
   /** Ensures that the queue's housekeeping is done in a minute. Nobody waits for the write. */

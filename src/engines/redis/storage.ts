@@ -311,7 +311,7 @@ export class RedisStorage implements Storage {
 
   /** If this fails, the entry that was added before the batch remains. */
   #sweepSoon(queue: QueueKey): void {
-    this.#registry.addSweep(queue, this.now(queue)).catch(() => {});
+    this.#registry.add('due', [{ queue, at: this.now(queue) }]).catch(() => {});
   }
 
   /** When to sweep a queue for the first of these elements that expires. */

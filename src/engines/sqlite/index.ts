@@ -137,6 +137,7 @@ function sqliteDefinitions(client: WorkerClient): DefinitionStore {
 function sqliteCounters(client: WorkerClient): CounterStore {
   return {
     isOrdered: true,
+    groupsPerWrite: 2_000,
     write: (deltas) => {
       const fields: Fields = [];
       for (const { queue, groups } of deltas) {

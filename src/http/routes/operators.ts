@@ -139,11 +139,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('The calls.', WaitingConsumers)],
       problems: ['invalid-name'],
       async handle(call, { ns, filter: words, limit }) {
-        const { rows, ...list } = await call.front.nodeLists.consumers.read(
-          call.user,
-          { limit, words: words ?? [] },
-          ns,
-        );
+        const { rows, ...list } = await call.front.nodeLists.consumers.read(call.user, { limit, words }, ns);
         call.sendJson({ ...list, consumers: rows } satisfies WaitingConsumers);
       },
     }),
@@ -155,10 +151,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       query: { filter, limit },
       responses: [json('The sessions.', Sessions)],
       async handle(call, { filter: words, limit }) {
-        const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, {
-          limit,
-          words: words ?? [],
-        });
+        const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, { limit, words });
         call.sendJson({ ...list, sessions: rows } satisfies Sessions);
       },
     }),
@@ -171,10 +164,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       query: { filter, limit },
       responses: [json('Those that the user may see.', AuditLines)],
       async handle(call, { filter: words, limit }) {
-        const { rows, ...list } = await call.front.nodeLists.audit.read(call.user, {
-          limit,
-          words: words ?? [],
-        });
+        const { rows, ...list } = await call.front.nodeLists.audit.read(call.user, { limit, words });
         call.sendJson({ ...list, lines: rows } satisfies AuditLines);
       },
     }),
