@@ -1,7 +1,7 @@
 import { type Browser, type BrowserContext, type CDPSession, chromium, type Page } from 'playwright-core';
 
-/** Debian's Chromium; `scripts/debian-packages.sh chromium` installs it. */
-const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
+/** The browser of the console's tests; `scripts/debian-packages.sh chromium-headless-shell` installs it. */
+const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell';
 /** Frames follow each other as fast as they are drawn; otherwise each would take a screen's 16.7 ms. */
 const AS_FAST_AS_POSSIBLE = ['--disable-frame-rate-limit', '--disable-gpu-vsync'];
 

@@ -43,6 +43,11 @@ export class WireConnection {
 
   /** Sends without a promise per request. Only one request may be in flight. */
   send(request: string, onAnswer: (answer: WireAnswer) => void, onError: (error: Error) => void): void {
+    if (this.#socket.destroyed) {
+      // The socket would ignore the request.
+      onError(new Error('The server has closed the idle connection.'));
+      return;
+    }
     this.#onAnswer = onAnswer;
     this.#onError = onError;
     this.#socket.write(request, 'latin1');
