@@ -213,10 +213,9 @@ export class MigratingStorage implements Storage {
   }
 
   async #takeFromNew(queue: QueueKey, options: TakeOptions, fromOld: TakeResult): Promise<TakeResult> {
-    const { count, ids, maxBytes } = options;
+    const { count, maxBytes } = options;
     const { deliveries } = fromOld;
     const oldDueAt = this.#byNewClock(fromOld.nextDueAt, queue);
-    const taken = new Set(deliveries.map(({ id }) => id));
     const bytesLeft = maxBytes === undefined ? undefined : maxBytes - bodyBytes(deliveries);
     if (deliveries.length === count || fromOld.isCut === true || fromOld.isLeft === true) return fromOld;
     if (bytesLeft !== undefined && bytesLeft <= 0) return { deliveries, nextDueAt: TAKE_AGAIN, isLeft: true };
@@ -225,7 +224,6 @@ export class MigratingStorage implements Storage {
       fromNew = await this.#to.take(queue, {
         ...options,
         count: count - deliveries.length,
-        ...(ids !== undefined && { ids: ids.filter((id) => !taken.has(id)) }),
         ...(bytesLeft !== undefined && { maxBytes: bytesLeft }),
       });
     } catch (error) {

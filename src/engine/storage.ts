@@ -69,9 +69,9 @@ export interface Storage {
   insert(queue: QueueKey, elements: readonly NewElement[], options?: InsertOptions): Promise<ElementId[]>;
 
   /**
-   * Takes up to `count` eligible deliveries of a group, ordered by maturity, then by insertion; with `ids`, only those
-   * deliveries. A pop (`leaseMs` null) finishes them immediately. A reserve leaves them reserved until the lease ends.
-   * No delivery is ever given to two takers.
+   * Takes up to `count` eligible deliveries of a group, ordered by maturity, then by insertion. A pop (`leaseMs` null)
+   * finishes them immediately. A reserve leaves them reserved until the lease ends. No delivery is ever given to two
+   * takers.
    */
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult>;
 
@@ -254,8 +254,6 @@ export interface TakeOptions extends TimeLeft {
   readonly group: GroupName;
   /** How many deliveries to take at most, 1 to 1000. */
   readonly count: number;
-  /** Takes only these, at most 1000. Ids that are not eligible are ignored. */
-  readonly ids?: readonly ElementId[];
   /** Reserve for this long; null: pop. */
   readonly leaseMs: number | null;
   /** The user who owns the reservations; null or not given: they have no owner. */
@@ -274,7 +272,7 @@ export interface TakeResult {
   readonly deliveries: Delivery[];
   /**
    * If fewer than `count` were taken: the maturity of the group's next waiting delivery, or null if none waits. Null
-   * without a lookup if `count` was reached or `ids` were given.
+   * without a lookup if `count` was reached.
    */
   readonly nextDueAt: number | null;
   /**

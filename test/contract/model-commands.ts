@@ -115,7 +115,7 @@ const takes = fc
         const bytes = taken.deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
         if (maxBytes !== undefined && length > 1)
           assert.ok(bytes <= maxBytes, 'the bodies are within maxBytes');
-        const expected = model.take(queue, group, isCut ? length : count, leaseMs, owner, null, takeTids);
+        const expected = model.take(queue, group, isCut ? length : count, leaseMs, owner, takeTids);
         if (isCut)
           assert.ok(
             (model.nextDueAt(queue, group) ?? Infinity) <= model.now,
@@ -336,26 +336,6 @@ const timeSteps = fc.constantFrom(1, 1, 999, 1000, 4000, 5000, 60_000).map((ms) 
   ),
 );
 
-/** Some of the ids that the system returned last. */
-const idSets = fc.uniqueArray(fc.nat({ max: 9 }), { maxLength: 5 });
-
-const takesByIds = fc
-  .tuple(queues, fc.constantFrom(...STREAM_GROUPS), idSets, fc.integer({ min: 1, max: 3 }), leases)
-  .map(([queue, named, backs, count, leaseMs]) => {
-    const group = queue.ns === 'stream' ? named : '';
-    const name = `takeByIds(${queue.ns}/${queue.name}, "${group}", ${backs}, ${count}, ${leaseMs})`;
-    return command(
-      () => name,
-      async (model, world) => {
-        const ids = backs.flatMap((back) => world.refs.at(-1 - back)?.id ?? []);
-        const options = { group, count, ids, leaseMs };
-        const { deliveries, nextDueAt } = await world.opened.engine.storage.take(queue, options);
-        assert.equal(nextDueAt, null, 'a take by ids returns no next maturity');
-        learnTaken(queue, deliveries, model.take(queue, group, count, leaseMs, null, ids), world);
-      },
-    );
-  });
-
 const reasons = fc.constantFrom(null, null, 'broken', 'a longer reason');
 
 /** Actions on one delivery. Moves to a stream name groups; others do not. */
@@ -534,7 +514,7 @@ export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
       rollbacks,
     ],
     ...[extensions, removals, undoTakes, transfers, purges, drops, browses, timeSteps, timeSteps],
-    ...[takesByIds, settles, settles, reasonScans, holderScans, declarations],
+    ...[settles, settles, reasonScans, holderScans, declarations],
     ...[largeInserts, mixedSettles, mixedSettles],
   ];
   if (!durable) return common;

@@ -204,11 +204,10 @@ export class Model {
     count: number,
     leaseMs: number | null,
     owner: string | null = null,
-    ids: readonly string[] | null = null,
     tids: readonly (string | null)[] | null = null,
   ): ModelDelivery[] {
     const taken = this.#waiting(queue, group)
-      .filter(({ dueAt, element: { id } }) => dueAt <= this.now && (ids === null || ids.includes(id ?? '')))
+      .filter(({ dueAt }) => dueAt <= this.now)
       .slice(0, count);
     for (const [place, delivery] of taken.entries()) {
       if (leaseMs === null) this.#finish(delivery);

@@ -25,7 +25,6 @@ import { sizesContract } from './storage/sizes.ts';
 import { streamContract } from './storage/streams.ts';
 import { sweepContract } from './storage/sweep.ts';
 import { takeContract } from './storage/take.ts';
-import { takeIdsContract } from './storage/take-ids.ts';
 import { transferContract } from './storage/transfer.ts';
 import { undoTakeContract } from './storage/undo-take.ts';
 
@@ -56,7 +55,6 @@ export function storageContract(engine: EngineUnderTest, boundsGroups = true): v
     forgottenStreamsContract(open);
     contentContract(open);
     batchContract(open);
-    takeIdsContract(engine);
     scanContract(engine);
     settleWaitingContract(engine);
     moveContract(engine);

@@ -133,7 +133,6 @@ export const SUITES = {
   'redis upkeep': { files: ['test/engines/redis-upkeep.redis.test.ts'], pattern: null },
   'redis commits': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis commit and rollback ' },
   'redis transfers': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis transfer ' },
-  'redis takes by ids': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis take by ids ' },
   'redis large elements': {
     files: ['test/engines/redis-large.redis.test.ts'],
     pattern: 'takes of a batch|of at most eight pages|whose reply was full',

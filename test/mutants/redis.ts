@@ -534,17 +534,6 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/queue.lua', 'options.r or q.retention or policy', 'options.r or policy')],
   },
   {
-    name: 'a take by ids returns nothing while many elements have expired',
-    suite: 'redis takes by ids',
-    edits: [
-      inRedis(
-        'library/take.lua',
-        "    if ids ~= '' then\n      taken = takeByIds",
-        "    if mayExpireMore then\n      next = call.now\n    elseif ids ~= '' then\n      taken = takeByIds",
-      ),
-    ],
-  },
-  {
     name: 'an item of a list that cannot be decoded is lost',
     suite: 'redis lists',
     edits: [

@@ -201,9 +201,9 @@ describe('A SQLite store with injected faults', () => {
       faults.disarm();
       assert.equal((await storage.counts(QUEUE)).ready, 50_007);
       // Each turn got its own reply.
-      const take = { group: '', count: 1, leaseMs: null };
+      const page = { group: '', states: ['ready'], after: null, limit: 1, bodies: true } as const;
       for (const [i, id] of ids.entries()) {
-        const { deliveries } = await storage.take(QUEUE, { ...take, ids: [id] });
+        const { deliveries } = await storage.scan(QUEUE, { ...page, ids: [id] });
         assert.deepEqual(bodyTexts(deliveries), [`turn ${i}`]);
       }
     });

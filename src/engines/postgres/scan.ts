@@ -1,6 +1,6 @@
 import { SCAN_BYTES, scanCursor, scanStarts } from '../../engine/scan-cursor.ts';
 import type { ScannedDelivery, ScanOptions, ScanPage } from '../../engine/storage.ts';
-import { DELIVERY_STATES, type DeliveryState, NO_BODY } from '../../model/element.ts';
+import { DELIVERY_STATES, type DeliveryState, type ElementId, NO_BODY } from '../../model/element.ts';
 import { readHolder } from '../../model/owner.ts';
 import { decodeBody, decodeHead } from './content.ts';
 import { type Context, MAX_RETURNED_BYTES, type Operation } from './operations.ts';
@@ -19,8 +19,6 @@ import {
 
 interface ScanItem extends ScanOptions {
   readonly subscription: Subscription;
-  /** The sequence numbers of `ids`; null if any delivery may be read. */
-  readonly seqs: readonly number[] | null;
 }
 
 /** For each state: its condition, and the moment by which its deliveries are sorted, before their sequence numbers. */
@@ -87,19 +85,24 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
           int8Array(starts.map(({ moment }) => moment)),
           int8Array(starts.map(({ seq }) => seq)),
           String(item.limit),
-          ...(item.seqs === null ? [] : [int8Array(item.seqs)]),
+          ...(item.ids === undefined ? [] : [int8Array(seqsOf(context, item.ids))]),
         ];
         return { values, read: (rows) => [readPage(context, item, rows)] };
       },
     };
   };
   const operations = variantsByFlags(operation);
-  return ({ bodies, seqs }) => operations(bodies, seqs !== null);
+  return ({ bodies, ids }) => operations(bodies, ids !== undefined);
+}
+
+/** The sequence numbers of those ids that this store may have issued. */
+function seqsOf({ ids }: Context, given: readonly ElementId[]): number[] {
+  return [...new Set(given.flatMap((id) => ids.parse(id) ?? []))];
 }
 
 function readPage(
   { ids }: Context,
-  { subscription, bodies, seqs }: ScanItem,
+  { subscription, bodies, ids: only }: ScanItem,
   rows: readonly Row[],
 ): ScanPage {
   const deliveries = rows.map((row): ScannedDelivery => {
@@ -118,7 +121,7 @@ function readPage(
       reason: row[8] == null ? null : (JSON.parse(row[8]) as string),
       bytes: number(row, 9),
       holder: until === null ? null : { ...readHolder(row[13] ?? null), since: numberOrNull(row, 12) ?? 0 },
-      cursor: seqs === null ? cursorOf(ids, row) : null,
+      cursor: only === undefined ? cursorOf(ids, row) : null,
     };
   });
   const last = rows.at(-1);

@@ -27,6 +27,7 @@ import {
   type ElementId,
   type GroupName,
   type NewElement,
+  PLAIN_GROUP,
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Clock } from '../../util/clock.ts';
@@ -144,23 +145,15 @@ export class PostgresStorage implements Storage {
   }
 
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const item = this.#toItem(key, options);
-    const { subscription } = item;
+    const { count, maxBytes, leftMs } = options;
+    const subscription = this.#subscription(key, options.group);
     this.#unusedQueues.noteTake(subscription);
-    const size = { bytes: 0, rows: options.count };
-    const taken = this.#batcher.submit(
-      this.#operations.take(item),
-      item,
-      subscription.queue,
-      item.seqs === null && options.maxBytes === undefined
-        ? size
-        : {
-            ...size,
-            returnedBytes: Math.min(options.count * BODY_BYTES, options.maxBytes ?? MAX_RETURNED_BYTES),
-          },
-      options.leftMs,
-    );
-    return taken.catch((error) => this.#onReadFailed(subscription, error));
+    const item = { ...options, subscription };
+    const returnedBytes = maxBytes === undefined ? 0 : Math.min(count * BODY_BYTES, maxBytes);
+    const size = { bytes: 0, rows: count, returnedBytes };
+    return this.#batcher
+      .submit(this.#operations.take(item), item, subscription.queue, size, leftMs)
+      .catch((error) => this.#onReadFailed(subscription, error));
   }
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
@@ -197,8 +190,8 @@ export class PostgresStorage implements Storage {
   }
 
   scan(key: QueueKey, options: ScanOptions): Promise<ScanPage> {
-    const item = this.#toItem(key, options);
-    const returned = item.seqs === null ? SCAN_BYTES : MAX_RETURNED_BYTES;
+    const item = { ...options, subscription: this.#subscription(key, options.group) };
+    const returned = options.ids === undefined ? SCAN_BYTES : MAX_RETURNED_BYTES;
     const size: CallSize = { bytes: 0, rows: options.limit, returnedBytes: options.bodies ? returned : 0 };
     const { queue } = item.subscription;
     return this.#batcher.submit(this.#operations.scan(item), item, queue, size, options.leftMs);
@@ -237,13 +230,12 @@ export class PostgresStorage implements Storage {
   }
 
   async counts(key: QueueKey, group?: GroupName): Promise<QueueCounts> {
-    const { registry } = this.#context;
-    const queue = registry.queue(key);
+    const queue = this.#context.registry.queue(key);
     if (group === undefined && queue.isStream) {
       const deadlineAt = this.#clock.monotonic() + CALL_TIMEOUT_MS;
       return inTime(this.#clock, this.#countStream(queue, deadlineAt), noReply);
     }
-    const subscription = group === undefined ? queue.plainSubscription : registry.subscription(queue, group);
+    const subscription = this.#subscription(key, group ?? PLAIN_GROUP);
     const counts = await this.#batcher
       .submit(this.#operations.counts, subscription, queue)
       .catch((error) => this.#onReadFailed(subscription, error));
@@ -304,15 +296,9 @@ export class PostgresStorage implements Storage {
     throw error;
   }
 
-  /** Adds the subscription, and as `seqs` the sequence numbers of ids that this store may have issued; null: no ids. */
-  #toItem<O extends TakeOptions | ScanOptions>(key: QueueKey, options: O) {
-    const { ids, registry } = this.#context;
-    const seqs = options.ids?.map((id) => ids.parse(id)).filter((seq) => seq !== null);
-    return {
-      ...options,
-      subscription: registry.subscription(registry.queue(key), options.group),
-      seqs: seqs === undefined ? null : [...new Set(seqs)],
-    };
+  #subscription(key: QueueKey, group: GroupName): Subscription {
+    const { registry } = this.#context;
+    return registry.subscription(registry.queue(key), group);
   }
 }
 

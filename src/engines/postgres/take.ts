@@ -20,7 +20,6 @@ import {
 import {
   Columns,
   int4Array,
-  int8Array,
   number,
   numberOrNull,
   type Row,
@@ -33,8 +32,6 @@ import {
 
 interface TakeItem extends TakeOptions {
   readonly subscription: Subscription;
-  /** The sequence numbers of `ids`; null if any delivery may be taken. */
-  readonly seqs: readonly number[] | null;
 }
 
 /** A popped delivery, with what `undoTake` needs to restore it. */
@@ -87,30 +84,17 @@ const RESERVES = popColumns()
  * The bodies of an item with its own bound (`max_bytes`) do not exceed it, except a single one. Takes without a bound
  * share {@link MAX_RETURNED_BYTES}, which the last one exceeds.
  */
-function takeStatement(reserves: boolean, shared: boolean, byIds: boolean): Statement {
+function takeStatement(reserves: boolean, shared: boolean): Statement {
   const columns = reserves ? RESERVES : POPS;
-  const types = [
-    'bigint',
-    'bool',
-    'bigint',
-    ...(reserves ? ['text[]', 'int[]'] : []),
-    ...(byIds ? ['bigint[]'] : []),
-  ];
+  const types = ['bigint', 'bool', 'bigint', 'text[]', 'int[]'];
   const parameters = types.map((type, index) => `$${columns.count + 1 + index}::${type}`);
   const [until, skipsExpired, maxBytes, holders, numbers] = parameters;
-  const ids = parameters.at(-1);
   const requests = columns.from('r');
   const waiting = 'subscription = r.subscription AND lease_until IS NULL';
   const where = `${waiting} AND due_at <= t.now AND (NOT ${skipsExpired} OR expires_at IS NULL OR expires_at > t.now)`;
   const from = '(due_at, seq) >= (r.from_due, r.from_seq)';
-  const found = 'ctid AS tid, due_at, seq, bytes, expires_at, expires_at <= t.now AS is_expired';
-  // A lookup per id: a join might read the whole index of waiting deliveries for its order.
-  const eligible = byIds
-    ? `SELECT d.* FROM unnest(${ids}) AS x(seq) CROSS JOIN LATERAL (
-        SELECT ${found} FROM delivery WHERE seq = x.seq AND ${where} LIMIT 1 FOR UPDATE SKIP LOCKED) d
-      WHERE d.is_expired IS NOT TRUE ORDER BY d.due_at, d.seq LIMIT r.n`
-    : `SELECT ${found} FROM delivery WHERE ${where} AND ${from}
-      ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED`;
+  const eligible = `SELECT ctid AS tid, due_at, seq, bytes, expires_at, expires_at <= t.now AS is_expired FROM delivery
+        WHERE ${where} AND ${from} ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED`;
   const fits = `(k.before = 0
     OR CASE WHEN ${maxBytes} IS NULL THEN k.before < ${MAX_RETURNED_BYTES} ELSE k.before + k.bytes <= ${maxBytes} END)`;
   const chosen = `d.ctid = k.tid AND ${fits}`;
@@ -125,7 +109,7 @@ function takeStatement(reserves: boolean, shared: boolean, byIds: boolean): Stat
       WHERE ${waiting} AND ${from} AND (ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE
       ORDER BY delivery.due_at, seq LIMIT 1) END`;
   return {
-    name: `${reserves ? 'reserve' : 'pop'}${shared ? ' shared' : ''}${byIds ? ' by ids' : ''}`,
+    name: `${reserves ? 'reserve' : 'pop'}${shared ? ' shared' : ''}`,
     text: `${withList(
       NOW,
       `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token, r.secret, r.owner, t.now, r.holders_from' : ''}, d.*
@@ -147,7 +131,7 @@ function takeStatement(reserves: boolean, shared: boolean, byIds: boolean): Stat
     SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, g.expires_at, ${content}, ${reserves ? 'NULL' : 'g.reason'}
     FROM g ${shared ? contentOf('g') : ''}
     UNION ALL
-    SELECT r.ord, ${byIds ? 'NULL' : nextDueSql}, NULL, NULL, t.now, EXISTS (SELECT FROM k WHERE NOT ${fits})::int,
+    SELECT r.ord, ${nextDueSql}, NULL, NULL, t.now, EXISTS (SELECT FROM k WHERE NOT ${fits})::int,
       (SELECT min(p.expires_at) FROM picked p WHERE p.is_expired), NULL, NULL, NULL
     FROM t CROSS JOIN ${requests} ORDER BY 1, 2, 3`,
   };
@@ -155,22 +139,22 @@ function takeStatement(reserves: boolean, shared: boolean, byIds: boolean): Stat
 
 type TakeOperation = Operation<TakeItem, TakeResult>;
 
-/** Returns the operation for a take: pop or reserve, of a stream or not, by ids or not, with its own bound or not. */
+/** Returns the operation for a take: pop or reserve, of a stream or not, with its own bound or not. */
 export function takeOperations(context: Context): (item: TakeItem) => TakeOperation {
   const statementFor = variantsByFlags(takeStatement);
   const operationFor = variantsByFlags(
-    (reserves: boolean, shared: boolean, byIds: boolean, isBounded: boolean): TakeOperation => ({
-      statement: statementFor(reserves, shared, byIds),
+    (reserves: boolean, shared: boolean, isBounded: boolean): TakeOperation => ({
+      statement: statementFor(reserves, shared),
       changes: true,
       locksElements: shared && !reserves,
-      isSingle: byIds || isBounded,
+      isSingle: isBounded,
       keysOf: ({ subscription }) => [subscription.idText],
       isAlike: (a, b) => a.leaseMs === b.leaseMs && ownerNumber(a.owner) === ownerNumber(b.owner),
       prepare: (items, leftMs) => prepareTake(context, reserves, items, leftMs),
     }),
   );
-  return ({ subscription: { queue }, seqs, leaseMs, maxBytes }) =>
-    operationFor(leaseMs !== null, queue.isStream, seqs !== null, maxBytes !== undefined);
+  return ({ subscription: { queue }, leaseMs, maxBytes }) =>
+    operationFor(leaseMs !== null, queue.isStream, maxBytes !== undefined);
 }
 
 function prepareTake(
@@ -202,7 +186,7 @@ function prepareTake(
   // from the moment at which the first of its calls times out, by the database's clock. Rounded down, as that clock is.
   const { now } = context.clock;
   const until = Number.isFinite(now) ? Math.floor(now + leftMs) : Number.MAX_SAFE_INTEGER;
-  const { seqs = null, maxBytes = null } = items[0] ?? {};
+  const { maxBytes = null } = items[0] ?? {};
   const columns = reserves ? RESERVES : POPS;
   const values = [
     ...columns.values(requests),
@@ -210,13 +194,11 @@ function prepareTake(
     String(context.expirer.isPaused),
     maxBytes === null ? null : String(maxBytes),
     ...(reserves ? [holders.values, int4Array(requests.flatMap((request) => request.holders))] : []),
-    ...(seqs === null ? [] : [int8Array(seqs)]),
   ];
   return {
     values,
     read: (rows) => {
-      const limits = { until, byIds: seqs !== null, isBounded: maxBytes !== null };
-      const taken = readTaken(context, requests, limits, rows);
+      const taken = readTaken(context, requests, { until, isBounded: maxBytes !== null }, rows);
       return shares.map(({ at, from, to }) => {
         const result = taken[at] as TakeResult;
         const { deliveries, nextDueAt, isLeft = false } = result;
@@ -269,7 +251,7 @@ function setHolderOffsets(requests: readonly Request[]): void {
 function readTaken(
   { clock, ids, expirer, prober }: Context,
   requests: readonly Request[],
-  { until, byIds, isBounded }: { until: number; byIds: boolean; isBounded: boolean },
+  { until, isBounded }: { until: number; isBounded: boolean },
   rows: readonly Row[],
 ): TakeResult[] {
   const secrets = requests.map(({ token }) => token?.secret.toString('hex') ?? '');
@@ -320,7 +302,7 @@ function readTaken(
     const next = endedEarly ? now : prober.retryAt(subscription, now, numberOrNull(row, 1));
     results[place] = {
       deliveries,
-      nextDueAt: byIds || !isShort ? null : next,
+      nextDueAt: isShort ? next : null,
       isCut,
       isLeft: endedEarly && isShort && !isCut,
     };

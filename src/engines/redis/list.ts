@@ -124,12 +124,8 @@ export class ListStorage implements Storage {
     return this.#batchers.call(queue, LPUSH, call, { ...options, deadlineAt });
   }
 
-  async take(
-    queue: QueueKey,
-    { group, count, leaseMs, ids, maxBytes, leftMs }: TakeOptions,
-  ): Promise<TakeResult> {
+  async take(queue: QueueKey, { group, count, leaseMs, maxBytes, leftMs }: TakeOptions): Promise<TakeResult> {
     if (leaseMs !== null) throw notSupported(queue, 'reservations');
-    if (ids !== undefined) throw notSupported(queue, 'taking elements by id');
     if (group !== PLAIN_GROUP) return NOTHING;
     const call = { count, maxBytes: maxBytes ?? null };
     const deadlineAt = this.#batchers.deadline(leftMs);

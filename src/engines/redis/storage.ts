@@ -151,8 +151,7 @@ export class RedisStorage implements Storage {
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const { group, count, leaseMs, owner, tids, ids = null, maxBytes = null, leftMs } = options;
-    if (ids?.length === 0) return Promise.resolve({ deliveries: [], nextDueAt: null });
+    const { group, count, leaseMs, owner, tids, maxBytes = null, leftMs } = options;
     const lease = leaseMs === null ? null : Math.max(1, Math.ceil(leaseMs));
     const call = {
       group,
@@ -160,11 +159,10 @@ export class RedisStorage implements Storage {
       leaseMs: lease,
       owner: lease === null ? 0 : ownerNumber(owner),
       holders: lease === null ? '' : holderStrings(owner, tids),
-      ids,
       maxBytes,
     };
     return this.#batchers.call(queue, TAKE, call, {
-      join: ids === null && maxBytes === null ? `take ${lease} ${call.owner} ${group}` : null,
+      join: maxBytes === null ? `take ${lease} ${call.owner} ${group}` : null,
       items: count,
       deadlineAt: this.#batchers.deadline(leftMs),
       ...(lease === null ? {} : { sweeps: [{ queue, ms: lease }] }),

@@ -49,7 +49,6 @@ export interface Operations {
     queue: QueueName,
     group: string,
     count: number,
-    ids: readonly string[] | null,
     leaseMs: number | null,
     owner: number,
     /** Holders of the reservations: one string for all, or one for each. */

@@ -133,12 +133,12 @@ export class SqliteStorage implements Storage {
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const { group, count, ids, leaseMs, owner, tids, maxBytes, leftMs } = options;
+    const { group, count, leaseMs, owner, tids, maxBytes, leftMs } = options;
     return this.#client.call(
       () => {
         const holders = leaseMs === null ? '' : holderStrings(owner, tids);
         const number = ownerNumber(owner);
-        return ['take', nameOf(queue), group, count, ids ?? null, leaseMs, number, holders, maxBytes ?? null];
+        return ['take', nameOf(queue), group, count, leaseMs, number, holders, maxBytes ?? null];
       },
       (taken, bodies) => ({
         deliveries: readTaken(taken, group, bodies),

@@ -79,14 +79,6 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(taken.deliveries), ['behind']);
     });
 
-    it('also excludes an element from takes by id', async () => {
-      const queue = on.queue();
-      const ids = await on.storage.insert(queue, [newElement({ expiresAt: inMs(1000) })]);
-      await on.opened.passTime(1000);
-      const { deliveries } = await on.storage.take(queue, { group: '', count: 9, ids, leaseMs: null });
-      assert.deepEqual(deliveries, []);
-    });
-
     it('removes elements in a sweep, which returns when the next one expires', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, [

@@ -221,7 +221,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       const release = { kind: 'release', delayMs: 0, countTry: true, reason: 'why' } as const;
       await on.storage.settle([{ ...item, action: release }]);
       assert.equal(await holderOf(), null);
-      await on.storage.take(queue, { group: '', count: 1, leaseMs: 60_000, ids: [held.id], tids: ['again'] });
+      await on.storage.take(queue, { group: '', count: 1, leaseMs: 60_000, tids: ['again'] });
       assert.equal((await holderOf())?.tid, 'again');
       assert.equal((await scanAll(queue, { ids: [held.id] }))[0]?.reason, 'why', 'the reason is kept');
     });

@@ -155,8 +155,8 @@ export function takeContract(open: EngineUnderTest['open']): void {
         assert.deepEqual(taken.map(names), ['ab', 'cde', 'ab', 'f']);
       });
 
-      it('bounds takes of a stream and takes by ids', async () => {
-        const [stream, queue] = [on.queue('stream'), on.queue()];
+      it('bounds takes of a stream', async () => {
+        const stream = on.queue('stream');
         const groups = ['g1', 'g2'];
         await on.storage.insert(
           stream,
@@ -164,11 +164,6 @@ export function takeContract(open: EngineUnderTest['open']): void {
         );
         assert.deepEqual(names(await bounded(stream, 25_000, { group: 'g1' })), 'ab');
         assert.deepEqual(names(await bounded(stream, 25_000, { group: 'g2', leaseMs: 1000 })), 'ab');
-        const ids = await on.storage.insert(
-          queue,
-          [...'abc'].map((name) => newElement({ body: body(name) })),
-        );
-        assert.deepEqual(names(await bounded(queue, 25_000, { ids })), 'ab');
       });
 
       it('takes a thousand elements in one call if they fit', async () => {

@@ -124,14 +124,17 @@ end
 
 -- Adds the deliveries with these ids to a page, in the order of states and members.
 local function scanIds(q, page, gid, states, ids)
-  local found = { w = {}, s = {}, r = {} }
-  eachId(q, ids, function(seq)
-    local d = findDelivery(q, gid, seq)
+  local found, seen = { w = {}, s = {}, r = {} }, {}
+  for at = 1, #ids, 18 do
+    local seq = sub(ids, at + 12, at + 17)
+    local isNew = sub(ids, at, at + 11) == q.tag and not seen[seq]
+    local d = isNew and findDelivery(q, gid, seq)
     if d then
+      seen[seq] = true
       local of = found[d.ends > 0 and 'r' or d.maturity <= call.now and 'w' or 's']
       of[#of + 1] = memberOf(gid, seq, d)
     end
-  end)
+  end
   for state in string.gmatch(states, '.') do
     sortMembers(found[state])
     for _, member in ipairs(found[state]) do

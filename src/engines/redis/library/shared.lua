@@ -32,7 +32,7 @@ local addToOutbox, writeEntries, nameDestinations, wantedEntries
 
 -- take.lua
 local PAGE, LARGEST_REPLY, TAKE_HEAD
-local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eachId
+local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity
 local hasTaken, finishPops, undoTake, undoPart, rereadTake
 
 -- settle.lua

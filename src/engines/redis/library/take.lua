@@ -1,5 +1,5 @@
--- take <group> <count> <lease in ms, 0 to pop> <of a reserve: first token(16) owner(6) and the holders> <ids: tag(12)
--- seq(6) each, or ''> <byte limit for all elements after the first, or ''>
+-- take <group> <count> <lease in ms, 0 to pop> <of a reserve: first token(16) owner(6) and the holders> <byte limit for
+-- all elements after the first, or ''>
 -- holders: '1' and one string for all deliveries; or '2' and for each delivery the length(2) of its string and the
 --   string
 --
@@ -159,10 +159,10 @@ local function nothingTaken()
   return { members = {}, values = {}, bytes = 0 }
 end
 
--- Takes the deliveries of these members, as many as fit, and removes the others from the list. areAdjacent: the
--- members are adjacent in z. Returns the members, their elements, the bytes of these, whether `maxBytes` (isCut) or the
+-- Takes the deliveries of these members, which are adjacent in z, as many as fit, and removes the others from the list.
+-- Returns the members, their elements, the bytes of these, whether `maxBytes` (isCut) or the
 -- capacity of the call (isLeft) ended the take, and the fields of an untouched pop.
-local function takeMembers(q, gid, members, areAdjacent, ends, holder, maxBytes)
+local function takeMembers(q, gid, members, ends, holder, maxBytes)
   local largest = maxBytes or LARGEST_REPLY
   local capacity, isPlainPop = math.min(largest, call.capacity), gid == PLAIN and ends == 0
   if #members == 0 or capacity <= 0 then
@@ -174,7 +174,7 @@ local function takeMembers(q, gid, members, areAdjacent, ends, holder, maxBytes)
   local values, left, isCut, fields, areUntouched = readElementsAt(q, members, bounds)
   call.capacity = call.capacity - (capacity - left)
   for i = #members, #values + 1, -1 do members[i], fields[i] = nil, nil end
-  if areAdjacent then removeFirst(q, members, #members) else spreadCall('ZREM', q.z, members) end
+  removeFirst(q, members, #members)
   if gid ~= PLAIN then
     local state = ends > 0 and HELD or POPPED
     for i = 1, #values do
@@ -200,45 +200,18 @@ end
 
 local function takeFirst(q, gid, count, ends, holder, maxBytes)
   local members = membersBetween(q.z, '[w' .. gid, '(w' .. gid .. six(call.now + 1), count)
-  return takeMembers(q, gid, members, true, ends, holder, maxBytes)
-end
-
--- Calls `each` once with the seq of each id in a list that is one of this queue.
-function eachId(q, ids, each)
-  local seen = {}
-  for at = 1, #ids, 18 do
-    local seq = sub(ids, at + 12, at + 17)
-    if sub(ids, at, at + 11) == q.tag and not seen[seq] then
-      seen[seq] = true
-      each(seq)
-    end
-  end
-end
-
-local function takeByIds(q, gid, ids, count, ends, holder, maxBytes)
-  local members = {}
-  eachId(q, ids, function(seq)
-    local d = findDelivery(q, gid, seq)
-    local isReady = d and d.ends == 0 and d.maturity <= call.now
-    local isExpired = isReady and d.expiresAt ~= NEVER and fromSix(d.expiresAt, 1) <= call.now
-    if isReady and not isExpired then members[#members + 1] = memberOf(gid, seq, d) end
-  end)
-  sortMembers(members)
-  for i = #members, count + 1, -1 do members[i] = nil end
-  return takeMembers(q, gid, members, false, ends, holder, maxBytes)
+  return takeMembers(q, gid, members, ends, holder, maxBytes)
 end
 
 verbs.take = function(q, args, at)
   local group, count, lease = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
-  local gid, holder, ids, maxBytes = findGroup(q, group), args[at + 3], args[at + 4], tonumber(args[at + 5])
+  local gid, holder, maxBytes = findGroup(q, group), args[at + 3], tonumber(args[at + 4])
   local ends = lease > 0 and call.now + lease or 0
   local taken, next = nothingTaken(), nil
   if gid and q.tag ~= '' then
     endLeases(q, gid)
     local mayExpireMore = expireElements(q)
-    if ids ~= '' then
-      taken = takeByIds(q, gid, ids, count, ends, holder, maxBytes)
-    elseif mayExpireMore then
+    if mayExpireMore then
       -- More elements have expired than one call removes: the caller must call again immediately.
       next, taken.isLeft = call.now, true
     else
@@ -253,7 +226,7 @@ verbs.take = function(q, args, at)
   local head = pack('>I1c2I6I1I6', kind, gid or PLAIN, ends, flags, next or 0)
   pieces[0], pieces[#pieces + 1] = head, sub(holder, 1, 16)
   -- Redis hashes each byte of each string in Lua, so the pieces are joined only once.
-  return concat(pieces, '', 0), at + 6, taken.bytes <= LARGEST_PACKED and cmsgpack.pack(values) or values
+  return concat(pieces, '', 0), at + 5, taken.bytes <= LARGEST_PACKED and cmsgpack.pack(values) or values
 end
 
 -- Whether a take has deliveries. A reserve has its token at the end.

@@ -1,5 +1,5 @@
 import type { TakeResult } from '../../../engine/storage.ts';
-import type { Delivery, ElementId, GroupName } from '../../../model/element.ts';
+import type { Delivery, GroupName } from '../../../model/element.ts';
 import { LeaseTokens, TOKEN_BYTES } from '../../../model/lease-token.ts';
 import { OWNER_BYTES } from '../../../model/owner.ts';
 import { type Undecodable, UndecodableElements, type Verb } from '../batcher.ts';
@@ -36,7 +36,6 @@ interface TakeCall {
   readonly owner: number;
   /** See `holderStrings`. */
   readonly holders: string | readonly string[];
-  readonly ids: readonly ElementId[] | null;
   readonly maxBytes: number | null;
 }
 
@@ -76,8 +75,8 @@ function encodeHolders({ holders, count }: TakeCall): Buffer[] {
 }
 
 /**
- * Calls with the same group, lease and owner are joined: the first call gets the first elements. Calls with ids or
- * `maxBytes` are not joined.
+ * Calls with the same group, lease and owner are joined: the first call gets the first elements. Calls with `maxBytes`
+ * are not joined.
  */
 export const TAKE: Verb<TakeCall, TakeResult> = {
   name: 'take',
@@ -85,16 +84,8 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
     const [first] = calls;
     const count = calls.reduce((sum, call) => sum + call.count, 0);
     const leaseMs = first?.leaseMs ?? 0;
-    const ids = first?.ids ?? null;
     const holder = leaseMs === 0 ? '' : holderOf(calls);
-    return [
-      first?.group ?? '',
-      count,
-      leaseMs,
-      holder,
-      ids === null ? '' : encodeIds(ids),
-      first?.maxBytes ?? '',
-    ];
+    return [first?.group ?? '', count, leaseMs, holder, first?.maxBytes ?? ''];
   },
   decode(result, calls) {
     const { deliveries, firstMissingAt } = readTaken(result, calls[0]?.group ?? '');
@@ -103,7 +94,7 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
     const isLeft = (flags & LEFT) !== 0;
     const next = firstMissingAt ?? ((flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null);
     if (calls.length === 1) {
-      const isEnough = deliveries.length >= (calls[0]?.count ?? 0) || calls[0]?.ids != null;
+      const isEnough = deliveries.length >= (calls[0]?.count ?? 0);
       return [{ deliveries, nextDueAt: isEnough ? null : next, isCut: (flags & CUT) !== 0, isLeft }];
     }
     let from = 0;

@@ -194,7 +194,7 @@ function takesSpace(call: Call | undefined): boolean {
  */
 function needsFsync(call: Call): boolean {
   if (isOf(call, 'take')) {
-    const [, , , , , leaseMs] = call;
+    const [, , , , leaseMs] = call;
     return leaseMs === null;
   }
   if (isOf(call, 'settle')) return (call[1] & SETTLE_NEEDS.sync) !== 0;

@@ -50,7 +50,7 @@ type WholeRow = DeliveryRow & {
   readonly [K in keyof ElementRow]: ElementRow[K] | null;
 };
 
-/** A delivery for a scan, or for a take by id. Its body is not read: see {@link Rows.contentOf}. */
+/** A delivery for a scan. Its body is not read: see {@link Rows.contentOf}. */
 export type ScannedRow = Omit<WholeRow, 'body'> & {
   readonly bytes: number | null;
   /** When the last reservation was made; null if there was none. */
@@ -58,9 +58,8 @@ export type ScannedRow = Omit<WholeRow, 'body'> & {
   readonly holder: string | null;
 };
 
-/** The fields of a delivery that a take needs, without the body if it was found by its id; null: the body is large. */
-export type ReadyRow = Omit<WholeRow, 'token' | 'owner' | 'insertedAt' | 'body'> &
-  Partial<Pick<WholeRow, 'body'>>;
+/** The fields of a delivery that a take needs. `body` is null if it is large. */
+export type ReadyRow = Omit<WholeRow, 'token' | 'owner' | 'insertedAt'>;
 
 /** Reservations made by one call. */
 interface Reservations {

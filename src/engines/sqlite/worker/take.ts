@@ -32,7 +32,6 @@ export function take(
   name: QueueName,
   group: string,
   count: number,
-  ids: readonly string[] | null,
   leaseMs: number | null,
   owner: number,
   holders: string | readonly string[],
@@ -44,7 +43,6 @@ export function take(
   const subscription = queue?.subscriptions.get(group);
   if (subscription === undefined) return [null, null, null, [], false, false];
   const until = leaseMs === null ? null : now + leaseMs;
-  const elements = ids?.map((id) => store.ids.parse(id)) ?? null;
   const bytesBefore = reply.byteLength;
   let isCut = false;
   let isLeft = false;
@@ -56,11 +54,8 @@ export function take(
   const copiedBefore = store.copiedBytes;
   for (let isLast = false; left > 0 && !isLast; ) {
     const limit = Math.min(left, MAX_PAGE_ROWS);
-    const page: readonly ReadyRow[] =
-      elements === null
-        ? rows.ready(subscription, now, limit)
-        : rows.named(subscription, elements, now, ['ready']);
-    isLast = page.length < limit || ids !== null;
+    const page = rows.ready(subscription, now, limit);
+    isLast = page.length < limit;
     const taken: ReadyRow[] = [];
     const takenBefore = count - left;
     for (const row of page) {
@@ -114,7 +109,7 @@ export function take(
       });
     }
   }
-  const nextDueAt = left > 0 && ids === null ? store.counter.firstDueAt(subscription) : null;
+  const nextDueAt = left > 0 ? store.counter.firstDueAt(subscription) : null;
   return [nextDueAt, until, lost, fields, isCut, isLeft];
 }
 
