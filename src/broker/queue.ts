@@ -504,7 +504,7 @@ export class Queue {
    * @throws `element-not-found`, `not-reserved`, `lease-lost`, `token-required`
    */
   settle(receipt: Receipt, action: SettleAction): Promise<SettleResult> {
-    return this.#settleOne(this.item(receipt, action), receipt.group);
+    return this.#settleOne(this.item(receipt, action));
   }
 
   /**
@@ -533,16 +533,16 @@ export class Queue {
   /** Removes a waiting element (spec 4.1). @throws `not-supported`, `element-not-found`, `element-reserved` */
   async remove(id: ElementId): Promise<void> {
     requireCapability(this.namespace, 'remove');
-    const item = { queue: this.key, id, group: null, from: 'waiting', token: null, action: FINISH } as const;
-    await this.#settleOne(item, null);
+    const group = this.namespace.defaultGroup;
+    await this.#settleOne({ queue: this.key, id, group, from: 'waiting', token: null, action: FINISH });
   }
 
-  #settleOne(item: SettleItem, group: GroupName | null): Promise<SettleResult> {
+  #settleOne(item: SettleItem): Promise<SettleResult> {
     return this.#settle([item], ([result = SETTLED['not-found']]) => {
       const { outcome } = result;
       if (isSettled(outcome)) return result;
-      const { isStream, defaultGroup } = this.namespace;
-      throw rejectionOf(outcome, { id: item.id, group: group ?? (isStream ? defaultGroup : null) }, this.key);
+      const group = this.namespace.isStream ? item.group : null;
+      throw rejectionOf(outcome, { id: item.id, group }, this.key);
     });
   }
 
@@ -552,10 +552,10 @@ export class Queue {
     done: (results: readonly SettleResult[]) => R,
     time?: TimeLeft,
   ): Promise<R> {
-    const { storage, meter, defaultGroup } = this.namespace;
+    const { storage, meter } = this.namespace;
     const settling = storage.settle(items, time);
     for (const { action, group } of items) {
-      if (action.kind === 'release') this.#wake(group ?? defaultGroup, action.delayMs);
+      if (action.kind === 'release') this.#wake(group, action.delayMs);
     }
     const note = (results: readonly SettleResult[]): R => {
       this.#noteSettled(items, results);
@@ -566,7 +566,7 @@ export class Queue {
 
   /** Counts the outcomes of settlements, and announces the elements that became eligible. */
   #noteSettled(items: readonly SettleItem[], results: readonly SettleResult[]): void {
-    const { meter, stats, activity, sweeper, defaultGroup } = this.namespace;
+    const { meter, stats, activity, sweeper } = this.namespace;
     let released = 0;
     let releasedIn: Set<GroupName> | null = null;
     let [hasDied, hasRemoved] = [false, false];
@@ -577,8 +577,7 @@ export class Queue {
       while (results[i + count] === results[i] && isAlike(item, items[i + count])) count += 1;
       meter.countSettled(item, outcome, count);
       if (!isSettled(outcome)) continue;
-      const { action, from } = item;
-      const group = item.group ?? defaultGroup;
+      const { action, from, group } = item;
       if (action.kind === 'extend') {
         sweeper.wakeAt(until ?? 0);
         continue;

@@ -302,8 +302,7 @@ export interface DeliveryRef {
 export interface SettleItem {
   readonly queue: QueueKey;
   readonly id: ElementId;
-  /** Null: all groups of the element, which must all be waiting; only with `from: 'waiting'` and `finish`. */
-  readonly group: GroupName | null;
+  readonly group: GroupName;
   /** `waiting`: ready or scheduled. */
   readonly from: 'reserved' | 'waiting';
   /** As in {@link DeliveryRef}; null with `from: 'waiting'`. */

@@ -58,7 +58,7 @@ it('Operations on a queue that does not exist leave no keys on the Redis server'
       await Promise.all([
         storage.take(queue, TAKE),
         storage.take(queue, { ...TAKE, leaseMs: 3_600_000 }),
-        storage.settle([{ ...item, group: null, from: 'waiting', action: { kind: 'finish' } }]),
+        storage.settle([{ ...item, from: 'waiting', action: { kind: 'finish' } }]),
         ...ACTIONS.map(async (action) => {
           assert.equal((await storage.settle([{ ...item, action }]))[0]?.outcome, 'not-found', action.kind);
         }),

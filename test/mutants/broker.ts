@@ -187,7 +187,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a rollback wakes no consumer',
     suite: 'wake-ups',
-    edits: edit('broker/queue.ts', 'this.#wake(group ?? defaultGroup, action.delayMs);', '{}'),
+    edits: edit('broker/queue.ts', 'this.#wake(group, action.delayMs);', '{}'),
   },
   {
     name: 'an element that stays, for lack of a dead-letter queue, wakes no consumer',

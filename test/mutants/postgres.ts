@@ -410,11 +410,6 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: "the bytes of a removal's statement are not bounded",
-    suite: 'postgres large settlements',
-    edits: [inPostgres('settle.ts', 'NOT h.held AND h.fits', 'NOT h.held')],
-  },
-  {
     name: 'elements of a stream are finished without its lock',
     suite: 'postgres housekeeping',
     edits: [

@@ -132,7 +132,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'settle.ts',
-        'const subscription = queue.subscriptions.get(group);',
+        'const subscription = queue.subscriptions.get(items[at + 2] as SettleFields[2]);',
         'const subscription = [...queue.subscriptions.values()][0];',
       ),
     ],
@@ -252,14 +252,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'remove takes reserved elements',
     suite: 'contract',
-    edits: [
-      inWorker('settle.ts', "if (row.leaseUntil !== null) return 'reserved';\n    found.push", 'found.push'),
-    ],
-  },
-  {
-    name: 'remove takes elements of other queues',
-    suite: 'storage model',
-    edits: [inWorker('settle.ts', 'subscription?.queue !== queue', 'subscription === null || queue.id < 0')],
+    edits: [inWorker('settle.ts', "  if (isWaiting && row.leaseUntil !== null) return 'reserved';\n", '')],
   },
   {
     name: 'a reserve does not decrement the count of ready elements',

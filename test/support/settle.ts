@@ -61,7 +61,7 @@ export function extend(
   );
 }
 
-/** Removes waiting elements, for all groups. */
+/** Removes waiting elements of a plain queue. */
 export function remove(
   storage: Storage,
   queue: QueueKey,
@@ -69,7 +69,7 @@ export function remove(
 ): Promise<SettleOutcome[]> {
   const action = { kind: 'finish' } as const;
   return outcomes(
-    storage.settle(ids.map((id) => ({ queue, id, group: null, token: null, from: 'waiting', action }))),
+    storage.settle(ids.map((id) => ({ queue, id, group: '', token: null, from: 'waiting', action }))),
   );
 }
 

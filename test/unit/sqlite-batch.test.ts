@@ -20,7 +20,7 @@ const QUEUE = nameOf({ ns: 'N', name: 'queue' });
 const NO_BODIES = { small: new Uint8Array(0), large: [] };
 const PING: Call = ['ping'];
 /** Reserves no element, so it needs no fsync. */
-const RESERVE: Call = ['take', QUEUE, '', 1, null, 1000, 0];
+const RESERVE: Call = ['take', QUEUE, '', 1, 1000, 0];
 const DECLARE: Call = ['declare', [QUEUE], null];
 const BAD: Call = ['undoTake', QUEUE, [{ id: 'no id' }]];
 
@@ -111,7 +111,7 @@ describe('a batch of calls in the SQLite engine', () => {
         assert.equal(fields[8], expected, `call ${index}`);
       }
     }
-    const reserve: Call = ['take', QUEUE, '', 192, null, 1000, 0, ''];
+    const reserve: Call = ['take', QUEUE, '', 192, 1000, 0, ''];
     const [, , , taken] = resultsOf([reserve])[0] as Taken;
     const commitOf = (index: number, token = taken[index * TAKEN_FIELDS + 7], queue = QUEUE): Call => {
       return ['settle', 2, [queue, taken[index * TAKEN_FIELDS], '', 0, token, 0, 'finish'], null];
@@ -150,7 +150,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const subscription = queues.subscription(queues.use(QUEUE, 1), '');
     for (let i = 0; i < 4; i++) rows.addPlain(subscription, ids.next(), [{ ...content, ...facts }], 1);
     store.commit();
-    const pop: Call = ['take', QUEUE, '', 1, null, null, 0];
+    const pop: Call = ['take', QUEUE, '', 1, null, 0];
     const [result] = run([pop, pop, pop, BAD]);
     assert.equal(result?.bodies.byteLength, 300);
   });
@@ -169,7 +169,7 @@ describe('a batch of calls in the SQLite engine', () => {
     ] as const) {
       run([insert(QUEUE, own), insert(other, others)]);
     }
-    const pop: Call = ['take', QUEUE, '', 20, null, null, 0, ''];
+    const pop: Call = ['take', QUEUE, '', 20, null, 0, ''];
     run([pop]);
     const left = store.db.prepare('SELECT seq FROM delivery ORDER BY seq').all();
     // Left are the elements of the other queue, 8, 12, 14, 15 and 46, and all but the first 9 of the last insert.
@@ -193,7 +193,7 @@ describe('a batch of calls in the SQLite engine', () => {
       store.rows.addPlain(subscription, store.ids.issue(8), elements, 1);
     }
     store.commit();
-    const takes = names.map((name): Call => ['take', name, '', 1, null, null, 0, '', null]);
+    const takes = names.map((name): Call => ['take', name, '', 1, null, 0, '', null]);
     const count: Call = ['counts', nameOf({ ns: 'N', name: 'dead' }), null];
     const copied = (): unknown => {
       const [result] = run([...takes, count]);
@@ -203,7 +203,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.deepEqual([copied(), copied(), copied(), copied()], [5, 10, 14, 16]);
   });
 
-  it('reads no more bodies than a reply may hold, also by ids, and none of expired elements', (t) => {
+  it('reads no more bodies than a reply may hold, and none of expired elements', (t) => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;
     const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
@@ -268,11 +268,11 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(bytesRead(['scan', QUEUE, '', ['ready'], texts, null, 40, false]), 0);
     const page = bytesRead(['scan', QUEUE, '', ['ready'], null, null, 40, true]);
     assert.equal(page, SCAN_BYTES);
-    const reserved = bytesRead(['take', QUEUE, '', 40, texts, 0, 0, '']);
+    const reserved = bytesRead(['take', QUEUE, '', 40, 0, 0, '']);
     assert.equal(reserved, LIMITS.takeBytes);
-    const taken = bytesRead(['take', QUEUE, '', 40, null, null, 0, '']);
+    const taken = bytesRead(['take', QUEUE, '', 40, null, 0, '']);
     assert.equal(taken, LIMITS.takeBytes);
-    assert.equal(bytesRead(['take', expired, '', 1, null, null, 0, '']), 0);
+    assert.equal(bytesRead(['take', expired, '', 1, null, 0, '']), 0);
     assert.equal(queues.find(expired)?.subscriptions.get('')?.ready, 0);
   });
 
@@ -323,7 +323,7 @@ describe('a batch of calls in the SQLite engine', () => {
 
   it('changes no table if a reservation finds nothing', () => {
     const { store, run } = openStore();
-    const pop: Call = ['take', QUEUE, '', 1, null, null, 0];
+    const pop: Call = ['take', QUEUE, '', 1, null, 0];
     run([['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null], null]], [pop]);
     const changes = (): unknown => store.db.prepare('SELECT total_changes() AS n').get()?.n;
     const before = changes();
@@ -337,7 +337,7 @@ describe('a batch of calls in the SQLite engine', () => {
     for (let i = 1; i <= 20; i++) {
       const queue = nameOf({ ns: 'N', name: `queue ${i}` });
       const insert: Call = ['insert', queue, [null, null, 0, 0, 1, 0, '', null], null];
-      const reserve: Call = ['take', queue, '', 1, null, i * 1000, 0, ''];
+      const reserve: Call = ['take', queue, '', 1, i * 1000, 0, ''];
       const [, taken] = (run([insert, reserve])[0]?.results ?? []) as [unknown, Taken];
       const [id, , , , , , , token] = taken[3] as TakenFields;
       if (i !== 7) run([['settle', 0, [queue, id, '', 0, token, 0, 'finish'], null]]);
@@ -357,7 +357,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const { run } = openStore();
     const element = [null, null, 0, 0, 1, 0, '', null];
     run([['insert', QUEUE, [...element, ...element], null]]);
-    const [result] = run([['take', QUEUE, '', 2, null, 1000, 0, '']])[0]?.results ?? [];
+    const [result] = run([['take', QUEUE, '', 2, 1000, 0, '']])[0]?.results ?? [];
     const [id, , , , , , , token] = (result as Taken)[3] as TakenFields;
     const start = token?.slice(0, -1) ?? '';
     const digits = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=+/ é';

@@ -9,11 +9,9 @@ import {
   CONTENT_BYTES,
   copyMoved,
   DELETED_ANY,
-  DELETED_WAITING,
   deadLetterLine,
   finishStreamElements,
   limitBytes,
-  MAX_STATEMENT_BYTES,
   NOW,
   policyOf,
   retryDelay,
@@ -406,69 +404,19 @@ function groupsText(groups: readonly string[] | undefined): Buffer | null {
   return groups === undefined ? null : textArrayLiteral([...new Set(groups)]);
 }
 
-/** An element with all its deliveries, which must all be waiting. */
-interface Removal {
-  readonly queue: RegisteredQueue;
-  readonly seq: number;
-}
-
-/**
- * All deliveries of an element are locked before the first is deleted, so that either all are deleted or none. They are
- * found by its number without a join, see {@link refs}.
- */
-function removeOperation(): Operation<Removal, SettleResult> {
-  const columns = new Columns<Removal>().id('queue', ({ queue }) => queue.id).bigint('seq', ({ seq }) => seq);
-  const statement = {
-    name: 'remove',
-    text: `${withList(
-      NOW,
-      `f AS MATERIALIZED (SELECT r.ord, d.* FROM (SELECT * FROM ${columns.from('r')} ORDER BY seq) r CROSS JOIN LATERAL (
-        SELECT d.seq, d.lease_until, d.bytes FROM delivery d
-        WHERE d.seq = r.seq AND (SELECT s.queue FROM subscription s WHERE s.id = d.subscription) = r.queue
-        ORDER BY d.subscription FOR UPDATE) d)`,
-      `h AS MATERIALIZED (SELECT f.*, bool_or(f.lease_until IS NOT NULL) OVER w AS held,
-        sum(f.bytes) OVER (ORDER BY f.ord) - sum(f.bytes) OVER w < ${MAX_STATEMENT_BYTES} AS fits FROM f WINDOW w AS (PARTITION BY f.ord))`,
-      `g AS (DELETE FROM delivery d WHERE d.seq = ANY (ARRAY(SELECT h.seq FROM h WHERE NOT h.held AND h.fits))
-        RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
-      finishStreamElements('g'),
-      addCounts('gc', 'g', DELETED_WAITING),
-    )} SELECT DISTINCT h.ord, h.held, h.fits FROM h`,
-  };
-  return {
-    statement,
-    changes: true,
-    locksElements: true,
-    keysOf: ({ queue, seq }) => [`${queue.idText} ${seq}`],
-    prepare: (items) => ({
-      values: columns.values(items),
-      read: (rows) => {
-        const found: Settled[] = [];
-        for (const row of rows) {
-          const done = flag(row, 2) ? SETTLED.done : RETRY;
-          found[rowIndex(row)] = flag(row, 1) ? SETTLED.reserved : done;
-        }
-        return items.map((_, place) => found[place] ?? SETTLED['not-found']);
-      },
-    }),
-  };
-}
-
 /**
  * Converts the settlements of a call to items for batches. Ids that this store never issued get the sequence number 0,
  * which no element has.
  */
-export function settlements(
-  context: Context,
-): (items: readonly SettleItem[]) => Item<unknown, SettleResult>[] {
+export function settlements(context: Context): (items: readonly SettleItem[]) => Item<Ref, SettleResult>[] {
   const { registry, ids } = context;
-  const remove = removeOperation();
   const [finish, finishInStream] = [false, true].map((shared) => finishOperation(context, shared, null)) as [
     SettleOperation,
     SettleOperation,
   ];
   const transfer = finishOperation(context, false, { shared: false, keyed: false });
   const transferAny = finishOperation(context, true, { shared: true, keyed: true });
-  const finishing = new Set<unknown>([finish, finishInStream, transfer]);
+  const finishing = new Set([finish, finishInStream, transfer]);
   const [extend, change] = [extendOperation(context), changeOperation(context)];
   const release = releaseOperation(context, change);
 
@@ -486,17 +434,14 @@ export function settlements(
     });
     return isAny || queue.isStream ? transferAny : transfer;
   };
-  const toItem = (item: SettleItem): Item<unknown, SettleResult> => {
-    const seq = ids.parse(item.id) ?? 0;
+  const toItem = (item: SettleItem): Item<Ref, SettleResult> => {
     const queue = registry.queue(item.queue);
-    if (item.group === null)
-      return { operation: remove, item: { queue, seq }, queues: [queue] } as Item<unknown, SettleResult>;
     const token = item.token === null ? null : parseToken(item.token);
     const ref: Ref = {
       item,
       queue,
       subscription: registry.subscription(queue, item.group),
-      seq,
+      seq: ids.parse(item.id) ?? 0,
       isWaiting: item.from === 'waiting',
       token,
       owner: token === null ? ownerNumber(item.owner) : 0,
@@ -506,7 +451,7 @@ export function settlements(
       action.kind === 'move'
         ? [registry.queue(action.to)]
         : insertsOf(item).map((of) => registry.queue(of.queue));
-    return { operation: operationFor(ref), item: ref, queues: [queue, ...to] } as Item<unknown, SettleResult>;
+    return { operation: operationFor(ref), item: ref, queues: [queue, ...to] };
   };
   return (items) => {
     const allItems = items.map(toItem);

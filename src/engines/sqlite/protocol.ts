@@ -211,7 +211,7 @@ export type SettleFields = [
   /** Null: the same as in the previous item. */
   queue: QueueName | null,
   id: string,
-  group: string | null,
+  group: string,
   /** 1 if the delivery must be waiting, 0 if it must be reserved. */
   isWaiting: number,
   token: string | null,

@@ -16,7 +16,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       queue: QueueKey,
       id: string,
       action: SettleAction,
-      group: GroupName | null = '',
+      group: GroupName = '',
     ): SettleItem => ({ queue, id, group, from: 'waiting', token: null, action });
 
     const reserved = (queue: QueueKey, delivery: Reserved, action: SettleAction): SettleItem => ({
@@ -36,24 +36,6 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await settle(waiting(queue, id, FINISH, 'g1')), ['not-found']);
       assert.deepEqual(await on.pop(queue, 9, 'g1'), []);
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g2')), ['e']);
-    });
-
-    it('finishes an element for all its groups, or for none if one of them has it reserved', async () => {
-      const queue = on.queue('stream');
-      const groups = ['g1', 'g2', 'g3'];
-      const [a = '', b = ''] = await on.storage.insert(queue, [
-        newElement({ body: 'a', groups }),
-        newElement({ body: 'b', groups, delayMs: 3_600_000 }),
-      ]);
-      const held = await on.reserveOne(queue, 'g2');
-      assert.equal(held.id, a);
-      assert.deepEqual(await settle(waiting(queue, a, FINISH, null), waiting(queue, b, FINISH, null)), [
-        'reserved',
-        'done',
-      ]);
-      assert.equal((await on.storage.counts(queue)).scheduled, 0);
-      assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g1')), ['a']);
-      assert.deepEqual(await settle(reserved(queue, held, FINISH)), ['done']);
     });
 
     it('rejects reserved and unknown elements, and changes nothing', async () => {

@@ -2,7 +2,7 @@
 -- details of the items, in their order.
 --
 -- groups: names, each followed by a comma. An item: tag(12) seq(6) flags(1) token(16) owner(6) number of the group
--- among them, 0 for all(2) action(1) value(6).
+-- among them(2) action(1) value(6).
 -- flags: 1 a token is given, 2 from `waiting`, 4 count a try, 8 the value is a moment, 16 a reason is given, 32 the
 --   queue's retry delay takes precedence over the value
 -- actions, with their details:
@@ -172,22 +172,6 @@ local function findWaiting(q, item)
   return d
 end
 
--- Removes an element that waits in all of its groups. Returns the outcome.
-local function removeElement(q, seq)
-  local element = readElement(q, seq)
-  if not element then
-    local d, outcome = findWaiting(q, { gid = PLAIN, seq = seq })
-    if not d then return outcome end
-    removeDelivery(q, PLAIN, seq, d)
-    return DONE
-  end
-  local _, states = groupsIn(element)
-  for _, state in ipairs(states) do
-    if state == HELD then return RESERVED end
-  end
-  return removeWaiting(q, seq, element) > 0 and DONE or NOT_FOUND
-end
-
 -- The next argument after the items.
 local function nextArgument(items)
   items.at = items.at + 1
@@ -293,7 +277,6 @@ local function settleOne(q, item, items, text)
   if call.copied >= MAX_COPIED then return LATER end
   if item.gid == '' or item.tag ~= q.tag then return NOT_FOUND end
   local isWaiting = bit.band(item.flags, 2) > 0
-  if item.gid == 'all' then return removeElement(q, item.seq) end
   local d, outcome
   if isWaiting then d, outcome = findWaiting(q, item) else d, outcome = findReserved(q, item, text) end
   if not d then return outcome end
@@ -332,7 +315,7 @@ verbs.settle = function(q, args, at)
     local at = ITEM * (i - 1)
     local high, low = byte(text, at + 42, at + 43)
     local group, seq = 256 * high + low, sub(text, at + 13, at + 18)
-    local gid = group == 0 and 'all' or gids[group] or ''
+    local gid = gids[group] or ''
     owners[i], seqs[i], fields[i] = gid, seq, 'd' .. gid .. seq
   end
   -- The records of all items are read with one command.

@@ -100,11 +100,8 @@ export const SETTLE: Verb<SettleCall, SettleResult[]> = {
 
 function writeItem(item: SettleItem, groups: Map<string, number>, target: Buffer, from: number): void {
   const { action, group, token } = item;
-  let number = 0;
-  if (group !== null) {
-    number = groups.get(group) ?? groups.size + 1;
-    groups.set(group, number);
-  }
+  const number = groups.get(group) ?? groups.size + 1;
+  groups.set(group, number);
   let flags = token === null ? 0 : HAS_TOKEN;
   let value = 0;
   if (item.from === 'waiting') flags |= FROM_WAITING;

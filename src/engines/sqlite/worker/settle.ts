@@ -89,7 +89,7 @@ function endOfRange({ ids }: Store, items: Fields, from: number): number {
   const token = items[from + 4] as SettleFields[4];
   const first = ids.parse(items[from + 1] as SettleFields[1]);
   let at = from + SETTLE_FIELDS;
-  if (at === items.length || first === null || token === null || group === null) return at;
+  if (at === items.length || first === null || token === null) return at;
   if (!isCommit(items, from)) return at;
   // Computed only for two consecutive numbers: otherwise, commits in another order would cost a twentieth more.
   let stored: string | null = null;
@@ -154,19 +154,6 @@ function readInserts({ received }: Store, inserts: Fields, byQueue: Map<QueueNam
   }
 }
 
-/** Finishes an element for all groups, unless a group has it reserved. */
-function removeWaiting({ rows, queues }: Store, queue: WorkerQueue, element: number): SettleOutcome {
-  const found: [Subscription, DeliveryRow][] = [];
-  for (const row of rows.ofElement(element)) {
-    const subscription = queues.subscriptionById(row.subscription);
-    if (subscription?.queue !== queue) return 'not-found';
-    if (row.leaseUntil !== null) return 'reserved';
-    found.push([subscription, row]);
-  }
-  for (const [subscription, row] of found) rows.remove(subscription, [row]);
-  return found.length === 0 ? 'not-found' : 'done';
-}
-
 /** Applies the action of the item at `at`. */
 function settleItem(
   store: Store,
@@ -179,9 +166,7 @@ function settleItem(
   const element = store.ids.parse(items[at + 1] as SettleFields[1]);
   if (queue === null || element === null) return 'not-found';
   queues.noteUse(queue, now);
-  const group = items[at + 2] as SettleFields[2];
-  if (group === null) return removeWaiting(store, queue, element);
-  const subscription = queue.subscriptions.get(group);
+  const subscription = queue.subscriptions.get(items[at + 2] as SettleFields[2]);
   if (subscription === undefined) return 'not-found';
   const kind = items[at + 6] as Kind;
   const token = items[at + 4] as SettleFields[4];
