@@ -71,9 +71,11 @@ export function mayHaveChanged(error: unknown): boolean {
   return status === 0 || status >= 500;
 }
 
+export type RequestQuery = Readonly<Record<string, string | number | null | undefined>>;
+
 interface ApiRequest {
   readonly method?: string;
-  readonly query?: Readonly<Record<string, string | number | null | undefined>>;
+  readonly query?: RequestQuery;
   readonly json?: unknown;
   readonly body?: BodyInit;
   readonly headers?: Readonly<Record<string, string>>;
@@ -83,6 +85,16 @@ interface ApiRequest {
 /** Returns a path of the HTTP interface, with each segment encoded. */
 export function path(...parts: readonly string[]): string {
   return parts.map(encodeURIComponent).join('/');
+}
+
+export interface QueueNamed {
+  readonly ns: string;
+  readonly queue: string;
+}
+
+/** Returns the path of a queue, or of a part of it. */
+export function queuePath({ ns, queue }: QueueNamed, ...parts: readonly string[]): string {
+  return path('q', ns, queue, ...parts);
 }
 
 /**

@@ -91,15 +91,13 @@ export function relative(at: number, now: number): string {
 
 /** The exact time, in the chosen time zone. */
 export function exact(at: number): string {
-  const date = new Date(at);
-  if (Number.isNaN(date.getTime())) return 'unknown';
-  if (zone.value === 'utc') return date.toISOString().replace('T', ' ').replace('Z', ' UTC');
-  const two = (value: number): string => String(value).padStart(2, '0');
-  const offset = -date.getTimezoneOffset();
-  const shown = `${offset < 0 ? '−' : '+'}${two(Math.floor(Math.abs(offset) / 60))}:${two(Math.abs(offset) % 60)}`;
-  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-  const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  return `${day} ${time}.${String(date.getMilliseconds()).padStart(3, '0')} ${shown}`;
+  const offset = zone.value === 'utc' ? 0 : -new Date(at).getTimezoneOffset();
+  const local = new Date(at + offset * 60_000);
+  if (Number.isNaN(local.getTime())) return 'unknown';
+  const shown = local.toISOString().replace('T', ' ').replace('Z', '');
+  if (zone.value === 'utc') return `${shown} UTC`;
+  const hours = new Date(Math.abs(offset) * 60_000).toISOString().slice(11, 16);
+  return `${shown} ${offset < 0 ? '−' : '+'}${hours}`;
 }
 
 /** The start of a moment's day in the chosen time zone, ms since 1970. */

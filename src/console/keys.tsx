@@ -47,12 +47,7 @@ export function Keys() {
   }, []);
   if (!isHelpOpen.value) return null;
   return (
-    <Dialog
-      title="Keys"
-      onClose={() => {
-        isHelpOpen.value = false;
-      }}
-    >
+    <Dialog title="Keys" onClose={() => (isHelpOpen.value = false)}>
       <dl class="body keys">
         <KeyRow keys={['/']} text="Find" />
         {DESTINATIONS.map(({ key, title }) => (

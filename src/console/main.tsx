@@ -1,6 +1,6 @@
 import { render } from 'preact';
 import { App } from './app.tsx';
-import { loadFirst, showsStream } from './pages/page.tsx';
+import { loadFirst } from './pages/page.tsx';
 import { follow } from './remote/live.ts';
 import { resume } from './session.ts';
 import './styles/index.css';
@@ -8,5 +8,5 @@ import './styles/index.css';
 // Send requests before rendering.
 void resume();
 loadFirst();
-follow(showsStream());
+follow();
 render(<App />, document.body);

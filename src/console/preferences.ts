@@ -1,7 +1,7 @@
 import { effect, type Signal, signal } from '@preact/signals';
 
-export type Theme = 'system' | 'light' | 'dark';
-export type Zone = 'local' | 'utc';
+type Theme = 'system' | 'light' | 'dark';
+type Zone = 'local' | 'utc';
 /** `live`: immediately; a number: every so many seconds; `paused`: nothing is refreshed. */
 export type Refresh = 'live' | '10' | '60' | 'paused';
 
@@ -9,7 +9,7 @@ export type Refresh = 'live' | '10' | '60' | 'paused';
 export type ChartMinutes = '10' | '30' | '60';
 
 /** A saved filter of the list of queues. */
-export interface SavedView {
+interface SavedView {
   readonly name: string;
   readonly query: string;
 }

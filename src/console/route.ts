@@ -1,8 +1,8 @@
 import { computed, signal } from '@preact/signals';
-import type { QueueNamed } from './remote/live.ts';
+import type { QueueNamed } from './api.ts';
 
 /** An address in the console: the decoded segments of its path, and its query. */
-export interface PageAddress {
+interface PageAddress {
   readonly parts: readonly string[];
   readonly query: URLSearchParams;
 }

@@ -17,6 +17,8 @@ import {
 } from './remote/live.ts';
 import { address, go, href } from './route.ts';
 import { mayAnywhere, signOut } from './session.ts';
+import { Button } from './ui/button.tsx';
+import { onData } from './ui/form.tsx';
 import { Icon, type IconName } from './ui/icon.tsx';
 import { Choices, Menu } from './ui/menu.tsx';
 import { showError } from './ui/toasts.tsx';
@@ -39,9 +41,9 @@ export function Shell({
   const sidebar = useRef<HTMLElement>(null);
   return (
     <div class="shell">
-      <button type="button" class="visually-hidden" onClick={focusPage}>
+      <Button class="visually-hidden" onClick={focusPage}>
         Skip to the page
-      </button>
+      </Button>
       <aside ref={sidebar} id="side" class="side" popover="auto">
         <a class="brand" href={href([])}>
           <img src={icon} alt="" /> Quayside
@@ -56,9 +58,7 @@ export function Shell({
         </footer>
       </aside>
       <header class="top">
-        <button type="button" class="quiet square open-nav" popovertarget="side" aria-label="Navigation">
-          <Icon name="menu" />
-        </button>
+        <Button icon="menu" class="quiet square open-nav" popovertarget="side" aria-label="Navigation" />
         <Find />
         <RefreshChoice />
         <span class="visually-hidden" role="status">
@@ -67,38 +67,34 @@ export function Shell({
         <Menu
           title="Appearance and time"
           className="quiet square"
-          label={<Icon name={theme.value === 'dark' ? 'moon' : 'sun'} />}
+          icon={theme.value === 'dark' ? 'moon' : 'sun'}
         >
           <Choices
             name="Appearance"
             value={theme.value}
             options={{ system: 'As the system', light: 'Light', dark: 'Dark' }}
-            onChoose={(value) => {
-              theme.value = value;
-            }}
+            onChoose={(value) => (theme.value = value)}
           />
           <Choices
             name="Times"
             value={zone.value}
             options={{ local: 'Local time', utc: 'UTC' }}
-            onChoose={(value) => {
-              zone.value = value;
-            }}
+            onChoose={(value) => (zone.value = value)}
           />
         </Menu>
-        <Menu title={`User ${record.user}`} className="quiet" label={<UserLabel name={record.user} />}>
-          <button
-            type="button"
-            onClick={() => {
-              isHelpOpen.value = true;
-            }}
-          >
-            <Icon name="keyboard" /> Keys
-          </button>
+        <Menu
+          title={`User ${record.user}`}
+          className="quiet"
+          icon="users"
+          label={<span class="wide-only">{record.user}</span>}
+        >
+          <Button icon="keyboard" onClick={() => (isHelpOpen.value = true)}>
+            Keys
+          </Button>
           <hr />
-          <button type="button" onClick={() => void signOut().catch(showError)}>
-            <Icon name="exit" /> Sign out
-          </button>
+          <Button icon="exit" onClick={() => void signOut().catch(showError)}>
+            Sign out
+          </Button>
         </Menu>
       </header>
       <main id="page" class="page" tabIndex={-1}>
@@ -110,14 +106,6 @@ export function Shell({
 
 function focusPage(): void {
   document.getElementById('page')?.focus();
-}
-
-function UserLabel({ name }: { readonly name: string }) {
-  return (
-    <>
-      <Icon name="users" /> <span class="wide-only">{name}</span>
-    </>
-  );
 }
 
 function Navigation({ onChoose }: { readonly onChoose: () => void }) {
@@ -178,12 +166,10 @@ function NavigationBadge({
 }
 
 function Find() {
-  const find = (event: SubmitEvent): void => {
-    event.preventDefault();
-    const form = event.currentTarget as HTMLFormElement;
-    go(href(['queues'], { filter: String(new FormData(form).get('filter') ?? '') }));
+  const find = onData((data, form) => {
+    go(href(['queues'], { filter: String(data.get('filter')) }));
     form.reset();
-  };
+  });
   return (
     // biome-ignore lint/a11y/useSemanticElements: a form inside `search` would be two landmarks of one thing
     <form class="find" role="search" onSubmit={find}>
@@ -208,19 +194,14 @@ function RefreshChoice() {
     <Menu
       title={`Refresh: ${label}`}
       className={connection.value === 'lost' ? 'quiet lost' : 'quiet'}
-      label={
-        <>
-          <Icon name={isInterval ? 'clock' : name} /> <span class="wide-only">{label}</span>
-        </>
-      }
+      icon={isInterval ? 'clock' : name}
+      label={<span class="wide-only">{label}</span>}
     >
       <Choices
         name="Refresh"
         value={refresh.value}
         options={{ live: 'Live', '10': 'Every 10 s', '60': 'Every minute', paused: 'Paused' }}
-        onChoose={(value) => {
-          refresh.value = value;
-        }}
+        onChoose={(value) => (refresh.value = value)}
       />
     </Menu>
   );

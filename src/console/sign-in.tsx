@@ -1,9 +1,9 @@
-import { useSignal } from '@preact/signals';
 import { useLayoutEffect, useRef } from 'preact/hooks';
 import { ApiError, messageOf } from './api.ts';
 import icon from './icon.svg';
 import { notice, signIn } from './session.ts';
 import { nextFrame } from './timers.ts';
+import { Field, onData, useWork } from './ui/form.tsx';
 import { Icon } from './ui/icon.tsx';
 
 export function SignIn() {
@@ -42,27 +42,15 @@ export function SignInAgain({ user }: { readonly user: string }) {
 }
 
 function SignInForm({ user: known }: { readonly user: string }) {
-  const isBusy = useSignal(false);
-  const error = useSignal<string | null>(null);
+  const { isBusy, error, run } = useWork();
   const first = useRef<HTMLInputElement>(null);
   // A layout effect, so that what is typed at once does not go to another field.
   useLayoutEffect(() => first.current?.focus(), []);
-  const submit = async (event: SubmitEvent): Promise<void> => {
-    event.preventDefault();
-    const data = new FormData(event.currentTarget as HTMLFormElement);
-    isBusy.value = true;
-    error.value = null;
-    try {
-      await signIn(String(data.get('user')), String(data.get('password')));
-    } catch (reason) {
-      const isWrong = reason instanceof ApiError && reason.status === 401;
-      error.value = isWrong ? 'The user name or the password is wrong.' : messageOf(reason);
-    }
-    isBusy.value = false;
-  };
-  const message = error.value ?? notice.value;
+  const submit = (data: FormData): Promise<void> =>
+    signIn(String(data.get('user')), String(data.get('password')));
+  const message = error === null ? notice.value : failureText(error);
   return (
-    <form class="card" onSubmit={submit}>
+    <form class="card" onSubmit={onData((data) => void run(() => submit(data)))}>
       <span class="brand">
         <img src={icon} alt="" /> Quayside
       </span>
@@ -72,17 +60,21 @@ function SignInForm({ user: known }: { readonly user: string }) {
           <Icon name="warn" /> <span>{message}</span>
         </p>
       )}
-      <label class="field">
-        <span>User</span>
+      <Field label="User">
         <input ref={first} name="user" autocomplete="username" required defaultValue={known} />
-      </label>
-      <label class="field">
-        <span>Password</span>
+      </Field>
+      <Field label="Password">
         <input name="password" type="password" autocomplete="current-password" required />
-      </label>
-      <button type="submit" class="primary" disabled={isBusy.value}>
-        {isBusy.value ? 'Signing in …' : 'Sign in'}
+      </Field>
+      <button type="submit" class="primary" disabled={isBusy}>
+        {isBusy ? 'Signing in …' : 'Sign in'}
       </button>
     </form>
   );
+}
+
+/** Why a sign-in failed. */
+function failureText(error: unknown): string {
+  const isWrong = error instanceof ApiError && error.status === 401;
+  return isWrong ? 'The user name or the password is wrong.' : messageOf(error);
 }

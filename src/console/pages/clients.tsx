@@ -1,36 +1,47 @@
 import type { SessionRow, Sessions, WaitingConsumer, WaitingConsumers } from '../../model/records.ts';
+import { get } from '../api.ts';
 import { count } from '../format.ts';
-import { clients } from '../remote/node-lists.ts';
-import { cancelConsumer } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
-import { address, setQuery } from '../route.ts';
+import { setQuery } from '../route.ts';
 import { may, namespaces, session } from '../session.ts';
-import { FilterField } from '../ui/filter-field.tsx';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
+import { FilterField, filterOfPage } from '../ui/filter-field.tsx';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
-import { Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
-import { act } from '../ui/toasts.tsx';
+import { Empty, Loaded, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
+import { CancelCalls } from './queue-consumers.tsx';
+
+/** Maximum rows of each table. */
+const MAX_LISTED = 200;
 
 /** The client sessions and the waiting consumers of all nodes. */
 export function Clients() {
-  const filter = address.value.query.get('filter') ?? '';
-  const { value, error, isLoading, reload } = useResource(
-    `clients ${filter}`,
-    (signal) => clients(filter, signal),
+  const filter = filterOfPage();
+  const clients = useResource(
+    filter,
+    (signal) => {
+      const request = { query: { limit: MAX_LISTED, filter }, signal };
+      return Promise.all([get<WaitingConsumers>('consumers', request), get<Sessions>('sessions', request)]);
+    },
     5_000,
   );
   return (
     <>
       <div class="page-head">
         <h1 class="grow">Clients</h1>
-        <FilterField filter={filter} label="Filter clients" placeholder="Queue, user, address …" />
+        <FilterField label="Filter clients" placeholder="Queue, user, address …" />
       </div>
-      {error !== null && <Failure error={error} retry={reload} />}
-      {value === null && isLoading && <Loading />}
-      {value !== null && <WaitingNow waiting={value.consumers} isFiltered={filter !== ''} reload={reload} />}
-      {value !== null && <SessionList list={value.sessions} isFiltered={filter !== ''} />}
+      <Loaded from={clients}>
+        {([consumers, sessions]) => (
+          <>
+            <WaitingNow waiting={consumers} isFiltered={filter !== ''} reload={clients.reload} />
+            <SessionList list={sessions} isFiltered={filter !== ''} />
+          </>
+        )}
+      </Loaded>
     </>
   );
 }
@@ -45,18 +56,8 @@ function WaitingNow({
   readonly reload: () => void;
 }) {
   const { consumers } = waiting;
-  const cancel = ({ ns, queue, tid }: WaitingConsumer): Promise<void> =>
-    act(async () => {
-      await cancelConsumer({ ns, queue }, tid);
-      reload();
-      return `The calls of ${tid} are cancelled`;
-    });
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">Waiting now</h2>
-        <Length of={waiting} shown={consumers.length} one="consumer" />
-      </header>
+    <Card title="Waiting now" aside={<Length of={waiting} shown={consumers.length} one="consumer" />}>
       <MissingNodes missing={waiting.missing} />
       <PlainTable
         label="Waiting now"
@@ -72,13 +73,9 @@ function WaitingNow({
           ...nodeColumn<WaitingConsumer>(waiting),
           { title: 'Since', cell: ({ since }) => <When at={since} /> },
         ]}
-        actions={(consumer) => (
-          <button type="button" onClick={() => void cancel(consumer)}>
-            Cancel
-          </button>
-        )}
+        actions={(consumer) => <CancelCalls of={consumer} tid={consumer.tid} onDone={reload} />}
       />
-    </section>
+    </Card>
   );
 }
 
@@ -101,9 +98,9 @@ function NobodyWaits({ isFiltered }: { readonly isFiltered: boolean }) {
 function NothingMatches({ what }: { readonly what: string }) {
   return (
     <Empty title={`No ${what} matches the filter`} icon="search">
-      <button type="button" class="link" onClick={() => setQuery({ filter: null })}>
+      <Button class="link" onClick={() => setQuery({ filter: null })}>
         Show all clients
-      </button>
+      </Button>
     </Empty>
   );
 }
@@ -112,11 +109,10 @@ function SessionList({ list, isFiltered }: { readonly list: Sessions; readonly i
   const { sessions } = list;
   const isAdministrator = session.value?.isAdministrator === true;
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">Sessions of STOMP and AMQP</h2>
-        <Length of={list} shown={sessions.length} one="session" />
-      </header>
+    <Card
+      title="Sessions of STOMP and AMQP"
+      aside={<Length of={list} shown={sessions.length} one="session" />}
+    >
       <MissingNodes missing={list.missing} />
       <PlainTable
         label="Sessions of STOMP and AMQP"
@@ -157,6 +153,6 @@ function SessionList({ list, isFiltered }: { readonly list: Sessions; readonly i
           },
         ]}
       />
-    </section>
+    </Card>
   );
 }

@@ -1,13 +1,17 @@
 import { useSignal } from '@preact/signals';
-import type { DeadLetterQueue, OperationWhere } from '../../model/records.ts';
+import type {
+  DeadLetterQueue,
+  DeadLetters as DeadLetterSummary,
+  OperationWhere,
+} from '../../model/records.ts';
 import { count, named, several } from '../format.ts';
 import { havingHeader } from '../remote/elements.ts';
 import { keyOf } from '../remote/live.ts';
-import { deadLetters } from '../remote/queues.ts';
-import { useResource } from '../remote/resource.ts';
+import { useGet } from '../remote/resource.ts';
 import { queueHref } from '../route.ts';
 import { may, mayAnywhere } from '../session.ts';
-import { Icon } from '../ui/icon.tsx';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
@@ -16,7 +20,7 @@ import { When } from '../ui/when.tsx';
 
 /** The dead letters of all namespaces, by reason and by source, and their redrive. */
 export function DeadLetters() {
-  const summary = useResource('dead-letters', deadLetters, 15_000);
+  const summary = useGet<DeadLetterSummary>('dead-letters', { everyMs: 15_000 });
   const redriven = useSignal<{ readonly of: DeadLetterQueue; readonly where: OperationWhere } | null>(null);
   const all = summary.value?.queues ?? null;
   const unavailable = summary.value?.unavailable ?? [];
@@ -27,11 +31,11 @@ export function DeadLetters() {
       <div class="page-head">
         <h1 class="grow">Dead letters</h1>
         <span class="muted">{all !== null && several(total, 'dead letter')}</span>
-        <button type="button" onClick={summary.reload}>
-          <Icon name="refresh" /> Reload
-        </button>
+        <Button icon="refresh" onClick={summary.reload}>
+          Reload
+        </Button>
       </div>
-      {summary.error !== null && <Failure error={summary.error} retry={summary.reload} />}
+      <Failure error={summary.error} retry={summary.reload} />
       {unavailable.length > 0 && (
         <Failure
           error={`Dead letters of ${unavailable.join(', ')} are not listed: the engine is unavailable.`}
@@ -55,9 +59,7 @@ export function DeadLetters() {
         <QueueOfDeadLetters
           key={keyOf(one)}
           of={one}
-          onRedrive={(where) => {
-            redriven.value = { of: one, where };
-          }}
+          onRedrive={(where) => (redriven.value = { of: one, where })}
         />
       ))}
       {redriven.value !== null && (
@@ -85,35 +87,35 @@ function QueueOfDeadLetters({
 }) {
   const { ns, queue, reasons, sources, oldest, looked, complete } = of;
   const isRedriver = may('manage', ns) && may('write', ns);
+  const shared = { of, onRedrive: isRedriver ? onRedrive : null };
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">
-          <QueueLink ns={ns} queue={queue} />
-        </h2>
-        <span>
-          <b>{count(of.count)}</b> <span class="muted">· oldest</span> <When at={oldest} />
-        </span>
-        {isRedriver && (
-          <button type="button" onClick={() => onRedrive({})}>
-            <Icon name="redrive" /> Redrive all …
-          </button>
-        )}
-      </header>
+    <Card
+      title={<QueueLink ns={ns} queue={queue} />}
+      aside={
+        <>
+          <span>
+            <b>{count(of.count)}</b> <span class="muted">· oldest</span> <When at={oldest} />
+          </span>
+          {isRedriver && (
+            <Button icon="redrive" onClick={() => onRedrive({})}>
+              Redrive all …
+            </Button>
+          )}
+        </>
+      }
+    >
       <div class="columns dead">
         <Parts
           title="By reason"
-          parts={reasons.map(({ reason, count: of }) => ({ name: reason, count: of, header: 'x-dl-reason' }))}
-          {...{ looked, ns, queue, isRedriver, onRedrive }}
+          header="x-dl-reason"
+          parts={reasons.map(({ reason, count: held }) => ({ name: reason, held }))}
+          {...shared}
         />
         <Parts
           title="By source queue"
-          parts={sources.map(({ queue: name, count: of }) => ({
-            name,
-            count: of,
-            header: 'x-dl-from-queue',
-          }))}
-          {...{ looked, ns, queue, isRedriver, onRedrive }}
+          header="x-dl-from-queue"
+          parts={sources.map(({ queue: name, count: held }) => ({ name, held }))}
+          {...shared}
         />
       </div>
       {!complete && (
@@ -121,33 +123,24 @@ function QueueOfDeadLetters({
           Based on the first {several(looked, 'element')} of the queue; there are more.
         </p>
       )}
-    </section>
+    </Card>
   );
 }
 
-interface PartOfDeadLetters {
-  readonly name: string | null;
-  readonly count: number;
-  readonly header: string;
-}
-
+/** The dead letters of a queue by the value of a header. */
 function Parts({
   title,
+  header,
   parts,
-  looked,
-  ns,
-  queue,
-  isRedriver,
+  of: { ns, queue, looked },
   onRedrive,
 }: {
   readonly title: string;
-  readonly parts: readonly PartOfDeadLetters[];
-  /** How many elements were examined for the parts. */
-  readonly looked: number;
-  readonly ns: string;
-  readonly queue: string;
-  readonly isRedriver: boolean;
-  readonly onRedrive: (where: OperationWhere) => void;
+  readonly header: string;
+  readonly parts: readonly { readonly name: string | null; readonly held: number }[];
+  readonly of: DeadLetterQueue;
+  /** Null: the user may not redrive them. */
+  readonly onRedrive: ((where: OperationWhere) => void) | null;
 }) {
   return (
     <PlainTable
@@ -158,7 +151,7 @@ function Parts({
         {
           title,
           className: 'reason',
-          cell: ({ name, header, count: of }) => (
+          cell: ({ name, held }) => (
             <>
               <a
                 title={name ?? undefined}
@@ -167,23 +160,23 @@ function Parts({
                 <bdi>{name ?? 'unknown'}</bdi>
               </a>
               <div class="meter thin" aria-hidden="true">
-                <i style={{ width: `${(of / Math.max(1, looked)) * 100}%` }} />
+                <i style={{ width: `${(held / Math.max(1, looked)) * 100}%` }} />
               </div>
             </>
           ),
         },
-        { title: 'Elements', isNumber: true, cell: ({ count: of }) => count(of) },
+        { title: 'Elements', isNumber: true, cell: ({ held }) => count(held) },
       ]}
-      actions={({ name, header }) =>
-        isRedriver && (
-          <button
-            type="button"
+      actions={({ name }) =>
+        onRedrive !== null && (
+          <Button
+            icon="redrive"
             class="quiet"
             aria-label={`Redrive ${name === null ? 'those that are unknown' : named(name)}`}
             onClick={() => onRedrive({ selector: havingHeader(header, name) })}
           >
-            <Icon name="redrive" /> Redrive …
-          </button>
+            Redrive …
+          </Button>
         )
       }
     />

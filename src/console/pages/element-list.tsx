@@ -1,35 +1,30 @@
-import { useComputed, useSignal } from '@preact/signals';
-import { useLayoutEffect, useMemo, useRef } from 'preact/hooks';
+import { type Signal, useComputed, useSignal } from '@preact/signals';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 import type { DeliveryState } from '../../model/element.ts';
 import type { BrowsedElement, OperationWhere, QueueRecord } from '../../model/records.ts';
-import { isTemporary } from '../api.ts';
+import { get, isTemporary, type QueueNamed, queuePath } from '../api.ts';
 import { bytes, count, named, several } from '../format.ts';
 import { type ListFilter, listElements, selectorOf } from '../remote/elements.ts';
-import { delayStream, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
-import { ACTION_NAMES, type BulkAction } from '../remote/operations.ts';
-import { queueStatus } from '../remote/queues.ts';
+import { delayStream, keyOf, queues, version } from '../remote/live.ts';
+import { ACTION_NAMES, actionsOn, type BulkAction } from '../remote/operations.ts';
 import { useReconnect } from '../remote/resource.ts';
-import { address, go, href, setQuery } from '../route.ts';
-import { may, session, targetNamespaces } from '../session.ts';
+import { address, elementHref, href, setQuery } from '../route.ts';
+import { may, session } from '../session.ts';
+import { Button } from '../ui/button.tsx';
+import { onData, optionsOf, Select } from '../ui/form.tsx';
 import { Icon, type IconName } from '../ui/icon.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
-import { Badge, Empty, Failure, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
-import { type TableColumn, VirtualTable } from '../ui/table.tsx';
+import { Badge, Empty, Failure, type Level, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
+import { RowTable, type TableColumn } from '../ui/table.tsx';
 import { When } from '../ui/when.tsx';
 
-const STATES = ['ready', 'scheduled', 'reserved'] as const;
-const TABS: readonly (DeliveryState | null)[] = [null, ...STATES];
-const STATE_NAMES: Readonly<Record<DeliveryState, string>> = {
-  ready: 'Ready',
-  scheduled: 'Scheduled',
-  reserved: 'Reserved',
+const STATES: readonly DeliveryState[] = ['ready', 'scheduled', 'reserved'];
+const STATE_BADGES: Readonly<Record<DeliveryState, readonly [string, IconName, Level]>> = {
+  ready: ['Ready', 'ok', 'good'],
+  scheduled: ['Scheduled', 'clock', 'plain'],
+  reserved: ['Reserved', 'lock', 'accent'],
 };
-const STATE_ICONS: Readonly<Record<DeliveryState, IconName>> = {
-  ready: 'ok',
-  scheduled: 'clock',
-  reserved: 'lock',
-};
-const ACTION_ICONS: Readonly<Record<BulkAction, IconName>> = {
+export const ACTION_ICONS: Readonly<Record<BulkAction, IconName>> = {
   redrive: 'redrive',
   move: 'move',
   copy: 'copy',
@@ -39,10 +34,10 @@ const ACTION_ICONS: Readonly<Record<BulkAction, IconName>> = {
 };
 
 export function StateBadge({ state }: { readonly state: DeliveryState }) {
-  const level = state === 'ready' ? 'good' : state === 'reserved' ? 'accent' : 'plain';
+  const [name, icon, level] = STATE_BADGES[state];
   return (
-    <Badge level={level} icon={STATE_ICONS[state]}>
-      {STATE_NAMES[state]}
+    <Badge level={level} icon={icon}>
+      {name}
     </Badge>
   );
 }
@@ -93,7 +88,7 @@ export function ElementList({
   };
   const hidesBodies = session.value?.maskedBodies.includes(ns) === true;
   const list = useSignal<LoadedList>(NOTHING);
-  const selected = useSignal<ReadonlySet<string>>(new Set());
+  const selected = useSignal<ReadonlyMap<string, BrowsedElement>>(new Map());
   const action = useSignal<{ readonly action: BulkAction; readonly where: OperationWhere } | null>(null);
   const stop = useRef<AbortController | null>(null);
   const picture = useComputed(() => {
@@ -103,7 +98,6 @@ export function ElementList({
 
   const isList = status?.type.endsWith(':list') === true;
   const group = filter.group ?? list.value.group;
-  const columns = useMemo(() => columnsOf(of, group, isList), [keyOf(of), group, isList]);
 
   const load = async (after: string | null): Promise<void> => {
     stop.current?.abort();
@@ -111,11 +105,14 @@ export function ElementList({
     stop.current = abort;
     const before = after === null ? NOTHING : list.peek();
     list.value = { ...before, after, isLoading: true, error: null };
-    if (after === null) selected.value = new Set();
+    if (after === null) selected.value = new Map();
     try {
       // Read the counter from the server, because the stream may lag behind the list, and before the list, so that no
       // later insert is missed.
-      const fresh = after === null && may('read', ns) ? await queueStatus(of, abort.signal) : null;
+      const fresh =
+        after === null && may('read', ns)
+          ? await get<QueueRecord>(queuePath(of, 'status'), { signal: abort.signal })
+          : null;
       // The server's default group need not have any element here.
       const listed = filter.group ?? Object.keys(fresh?.groups ?? {})[0] ?? before.group;
       const inserted = fresh === null ? before.inserted : putsIn(fresh.stats, listed);
@@ -150,21 +147,16 @@ export function ElementList({
     if (isTemporary(list.peek().error)) retry();
   });
 
-  const inGroup = group === null ? {} : { group };
-  const chosen = (): OperationWhere => ({
-    ...inGroup,
-    state: filter.state ?? 'all',
-    ids: [...selected.value],
-  });
-  const matching = (): OperationWhere => {
-    const selector = selectorOf(filter.search, hidesBodies);
-    return { ...inGroup, state: filter.state ?? 'all', ...(selector !== null && { selector }) };
-  };
-  const isDeadLetters = list.value.elements.some(({ headers }) => 'x-dl-from-queue' in headers);
   const start = (name: BulkAction): void => {
-    const where = selected.value.size > 0 ? chosen() : matching();
-    const { state, ...rest } = where;
-    action.value = { action: name, where: state === 'all' ? rest : where };
+    const ids = [...selected.value.keys()];
+    const selector = ids.length > 0 ? null : selectorOf(filter.search, hidesBodies);
+    const where = {
+      ...(group !== null && { group }),
+      ...(filter.state !== null && { state: filter.state }),
+      ...(ids.length > 0 && { ids }),
+      ...(selector !== null && { selector }),
+    };
+    action.value = { action: name, where };
   };
   const { elements, isLoading, error, next, looked, selectorError, inserted } = list.value;
   // The stream of events counts only elements, not the deliveries of a group.
@@ -179,13 +171,13 @@ export function ElementList({
     <section class="card" aria-label="Elements">
       <header>
         <nav class="tabs grow" aria-label="States">
-          {TABS.map((state) => (
+          {[null, ...STATES].map((state) => (
             <a
               key={state}
               href={href(['q', ns, queue], { ...Object.fromEntries(query), state })}
               aria-current={state === filter.state ? 'true' : undefined}
             >
-              {state === null ? 'All' : STATE_NAMES[state]} <CountOf sizes={sizes} state={state} />
+              {state === null ? 'All' : STATE_BADGES[state][0]} <CountOf sizes={sizes} state={state} />
             </a>
           ))}
         </nav>
@@ -193,23 +185,18 @@ export function ElementList({
       </header>
       <header>
         <SearchForm search={filter.search} />
-        <button type="button" class="quiet" aria-label="Reload" onClick={() => void load(null)}>
-          <Icon name="refresh" /> <span class="wide-only">Reload</span>
-        </button>
+        <Button icon="refresh" class="quiet" aria-label="Reload" onClick={() => void load(null)}>
+          <span class="wide-only">Reload</span>
+        </Button>
       </header>
-      <ActionBar
-        ns={ns}
-        selected={selected.value.size}
-        listed={elements.length}
-        isList={isList}
-        isMore={next !== null}
-        state={filter.state}
-        isDeadLetters={isDeadLetters}
-        onAction={start}
-        onNone={() => {
-          selected.value = new Set();
-        }}
-      />
+      {may('manage', ns) && isList && elements.length > 0 && (
+        <p class="bar">
+          Elements of a Redis list cannot be changed individually. Purge removes all that are waiting.
+        </p>
+      )}
+      {may('manage', ns) && !isList && elements.length > 0 && (
+        <ActionBar ns={ns} list={list.value} state={filter.state} selected={selected} onAction={start} />
+      )}
       <NewBar added={isLoading ? 0 : news} onShow={() => void load(null)} />
       {selectorError !== null && (
         <div class="body">
@@ -222,16 +209,13 @@ export function ElementList({
         </div>
       )}
       {elements.length > 0 && (
-        <VirtualTable
+        <RowTable
           label={`Elements of ${named(queue)}`}
           rows={elements}
           keyOf={({ id }) => id}
           nameOf={({ id }) => id}
-          columns={columns}
-          {...(!isList && {
-            onOpen: ({ id }: BrowsedElement) => go(href(['q', ns, queue, 'e', id], { group })),
-          })}
-          {...(may('manage', ns) && !isList && { selection: selectionOf(selected, elements) })}
+          columns={columnsOf(of, group, isList)}
+          {...(may('manage', ns) && !isList && { selected })}
         />
       )}
       {elements.length === 0 && !isLoading && error === null && next === null && (
@@ -240,9 +224,7 @@ export function ElementList({
       {isLoading && <Loading what={elements.length === 0 ? 'Searching' : 'Loading more'} />}
       {!isLoading && next !== null && (
         <div class="bar">
-          <button type="button" onClick={() => void load(next)}>
-            Load more
-          </button>
+          <Button onClick={() => void load(next)}>Load more</Button>
           <span class="muted">
             {several(elements.length, 'element')} listed, {count(looked)} searched
           </span>
@@ -277,24 +259,6 @@ function withoutListed(
   return more.filter(({ id }) => !known.has(id));
 }
 
-function selectionOf(
-  selected: { value: ReadonlySet<string> },
-  elements: readonly BrowsedElement[],
-): { keys: ReadonlySet<string>; toggle: (key: string) => void; toggleAll: () => void } {
-  return {
-    keys: selected.value,
-    toggle: (id) => {
-      const next = new Set(selected.value);
-      if (!next.delete(id)) next.add(id);
-      selected.value = next;
-    },
-    toggleAll: () => {
-      const isAll = elements.every(({ id }) => selected.value.has(id));
-      selected.value = new Set(isAll ? [] : elements.map(({ id }) => id));
-    },
-  };
-}
-
 function CountOf({
   sizes,
   state,
@@ -315,17 +279,15 @@ function GroupChoice({
   readonly value: string | null;
 }) {
   return (
-    <label class="row">
+    <span class="row">
       <span class="muted">Group</span>
-      <select value={value ?? ''} onChange={(event) => setQuery({ group: event.currentTarget.value })}>
-        {value === null && <option value="">the first</option>}
-        {groups.map((group) => (
-          <option key={group} value={group}>
-            {group}
-          </option>
-        ))}
-      </select>
-    </label>
+      <Select
+        label="Group"
+        value={value ?? ''}
+        options={[...(value === null ? [['', 'the first'] as const] : []), ...optionsOf(groups)]}
+        onChange={(group) => setQuery({ group })}
+      />
+    </span>
   );
 }
 
@@ -338,12 +300,7 @@ function SearchForm({ search }: { readonly search: string }) {
   return (
     <form
       class="row grow search"
-      onSubmit={(event) => {
-        event.preventDefault();
-        setQuery({
-          search: String(new FormData(event.currentTarget as HTMLFormElement).get('search') ?? ''),
-        });
-      }}
+      onSubmit={onData((data) => setQuery({ search: String(data.get('search')) }))}
     >
       <input
         ref={field}
@@ -368,49 +325,26 @@ const MAX_SELECTED = 1_000;
 /** Actions that the state allows, on the selected elements, or on all that match if none is selected. */
 function ActionBar({
   ns,
-  selected,
-  listed,
-  isList,
-  isMore,
+  list: { elements, next },
   state,
-  isDeadLetters,
+  selected,
   onAction,
-  onNone,
 }: {
   readonly ns: string;
-  readonly selected: number;
-  readonly listed: number;
-  /** A list of Redis, whose elements cannot be found by id. */
-  readonly isList: boolean;
-  readonly isMore: boolean;
+  readonly list: LoadedList;
   readonly state: DeliveryState | null;
-  readonly isDeadLetters: boolean;
+  readonly selected: Signal<ReadonlyMap<string, BrowsedElement>>;
   readonly onAction: (action: BulkAction) => void;
-  readonly onNone: () => void;
 }) {
-  if (!may('manage', ns) || listed === 0) return null;
-  if (isList) {
-    return (
-      <p class="bar">
-        Elements of a Redis list cannot be changed individually. Purge removes all that are waiting.
-      </p>
-    );
-  }
-  const mayMove = targetNamespaces(ns).length > 0;
-  const allowed: readonly BulkAction[] =
-    state === 'reserved'
-      ? ['release']
-      : [
-          ...(isDeadLetters && may('write', ns) ? ['redrive' as const] : []),
-          ...(mayMove ? (['move', 'copy'] as const) : []),
-          'delay',
-          ...(state === null ? ['release' as const] : []),
-          'delete',
-        ];
+  const { size } = selected.value;
+  const listed = elements.length;
+  const isDeadLetters = elements.some(({ headers }) => 'x-dl-from-queue' in headers);
+  const mayRedrive = isDeadLetters && state !== 'reserved' && may('write', ns);
+  const allowed = [...(mayRedrive ? ['redrive' as const] : []), ...actionsOn(ns, state)];
   const subject =
-    selected > 0
-      ? `${count(selected)} selected`
-      : isMore
+    size > 0
+      ? `${count(size)} selected`
+      : next !== null
         ? 'All that match'
         : listed === 1
           ? 'The only match'
@@ -418,25 +352,25 @@ function ActionBar({
   return (
     <fieldset class="bar" aria-label={`Actions on: ${subject}`}>
       <b>{subject}</b>
-      {selected > MAX_SELECTED && (
+      {size > MAX_SELECTED && (
         <span>
           An action takes up to {count(MAX_SELECTED)} selected elements. Select fewer, or none and search.
         </span>
       )}
-      {(selected > MAX_SELECTED ? [] : allowed).map((action) => (
-        <button
+      {(size > MAX_SELECTED ? [] : allowed).map((action) => (
+        <Button
           key={action}
-          type="button"
+          icon={ACTION_ICONS[action]}
           class={action === 'delete' ? 'danger' : ''}
           onClick={() => onAction(action)}
         >
-          <Icon name={ACTION_ICONS[action]} /> {ACTION_NAMES[action]} …
-        </button>
+          {ACTION_NAMES[action]} …
+        </Button>
       ))}
-      {selected > 0 && (
-        <button type="button" class="quiet" onClick={onNone}>
+      {size > 0 && (
+        <Button class="quiet" onClick={() => (selected.value = new Map())}>
           Select none
-        </button>
+        </Button>
       )}
     </fieldset>
   );
@@ -459,18 +393,18 @@ function NoElements({
       <Empty title="No element matches" icon="search">
         {several(looked, 'element')} searched.{' '}
         {LONG_NUMBER.test(search) && 'Only the first 15 digits of a number in JSON can be found. '}
-        <button type="button" class="link" onClick={() => setQuery({ search: null })}>
+        <Button class="link" onClick={() => setQuery({ search: null })}>
           Show all
-        </button>
+        </Button>
       </Empty>
     );
   }
   if (state !== null) {
     return (
-      <Empty title={`No element is ${state}`} icon={STATE_ICONS[state]}>
-        <button type="button" class="link" onClick={() => setQuery({ state: null })}>
+      <Empty title={`No element is ${state}`} icon={STATE_BADGES[state][1]}>
+        <Button class="link" onClick={() => setQuery({ state: null })}>
           Show all states
-        </button>
+        </Button>
       </Empty>
     );
   }
@@ -479,7 +413,7 @@ function NoElements({
 
 /** @param isList whether elements have no page of their own */
 function columnsOf(
-  { ns, queue }: QueueNamed,
+  of: QueueNamed,
   group: string | null,
   isList: boolean,
 ): readonly TableColumn<BrowsedElement>[] {
@@ -492,7 +426,7 @@ function columnsOf(
         isList ? (
           <span class="mono">{id}</span>
         ) : (
-          <a class="mono" href={href(['q', ns, queue, 'e', id], { group })}>
+          <a class="mono" href={elementHref(of, id, group)}>
             {id}
           </a>
         ),

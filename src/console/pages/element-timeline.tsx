@@ -1,8 +1,9 @@
 import type { ComponentChildren } from 'preact';
 import type { BrowsedElement } from '../../model/records.ts';
 import { exact, several } from '../format.ts';
-import type { WholeElement } from '../remote/elements.ts';
+import { holderText } from '../remote/elements.ts';
 import { clock } from '../remote/live.ts';
+import { Card } from '../ui/card.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -14,40 +15,28 @@ interface TimelineEntry {
 /** The known past and future events of an element, in order. The server stores no more history than this. */
 export function ElementTimeline({
   ns,
-  whole,
-  listed,
-  headers,
+  element: { insertedAt, mature, expiresAt, holder, headers, tries, reason },
 }: {
   readonly ns: string;
-  readonly whole: WholeElement | null;
-  readonly listed: BrowsedElement | null;
-  readonly headers: readonly (readonly [string, string])[];
+  readonly element: BrowsedElement;
 }) {
-  const header = (name: string): string | undefined => headers.find(([one]) => one === name)?.[1];
-  const tries = whole?.tries ?? listed?.tries ?? 0;
   const entries: TimelineEntry[] = [];
   const add = (at: string | null | undefined, what: ComponentChildren): void => {
     if (at != null && !Number.isNaN(Date.parse(at))) entries.push({ at, what });
   };
-  const inserted = whole?.insertedAt ?? listed?.insertedAt;
-  const mature = whole?.mature ?? listed?.mature;
-  const isDelayed = mature != null && inserted != null && Date.parse(mature) > Date.parse(inserted);
-  add(inserted, 'Inserted');
-  if (isDelayed) add(mature, Date.parse(mature) > clock.value ? 'Matures: ready from then on' : 'Matured');
-  const from = header('x-dl-from-queue');
-  if (from !== undefined) add(header('x-dl-at'), <DeadLetterOrigin ns={ns} from={from} header={header} />);
-  if (listed?.holder != null) {
-    const { user, tid, since, until } = listed.holder;
-    add(since, `Reserved by ${user ?? 'an exchange'}${tid === null ? '' : `, tid ${tid}`}`);
-    add(until, 'The lease ends, unless it is extended or settled');
+  add(insertedAt, 'Inserted');
+  if (Date.parse(mature) > Date.parse(insertedAt))
+    add(mature, Date.parse(mature) > clock.value ? 'Matures: ready from then on' : 'Matured');
+  const from = headers['x-dl-from-queue'];
+  if (from !== undefined) add(headers['x-dl-at'], <DeadLetterOrigin ns={ns} from={from} headers={headers} />);
+  if (holder !== null) {
+    add(holder.since, `Reserved by ${holderText(holder)}`);
+    add(holder.until, 'The lease ends, unless it is extended or settled');
   }
-  add(listed?.expiresAt, 'Expires: no longer delivered');
+  add(expiresAt, 'Expires: no longer delivered');
   entries.sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
   return (
-    <section class="card" aria-label="Timeline">
-      <header>
-        <h2>Timeline</h2>
-      </header>
+    <Card label="Timeline" title="Timeline">
       <ol class="timeline body">
         {entries.map(({ at, what }, i) => (
           <li key={i} class={Date.parse(at) > clock.value ? 'to-come' : ''}>
@@ -66,32 +55,26 @@ export function ElementTimeline({
         </div>
         <div>
           <dt>Last failure</dt>
-          <dd>{listed?.reason ?? '–'}</dd>
-        </div>
-        <div>
-          <dt>Expiry</dt>
-          <dd>{listed === null ? 'unknown' : <When at={listed.expiresAt} />}</dd>
+          <dd>{reason ?? '–'}</dd>
         </div>
       </dl>
-    </section>
+    </Card>
   );
 }
 
 function DeadLetterOrigin({
   ns,
   from,
-  header,
+  headers: { 'x-dl-tries': tries = '0', 'x-dl-reason': reason },
 }: {
   readonly ns: string;
   readonly from: string;
-  readonly header: (name: string) => string | undefined;
+  readonly headers: BrowsedElement['headers'];
 }) {
-  const tries = Number(header('x-dl-tries') ?? 0);
-  const reason = header('x-dl-reason');
   return (
     <>
       Became a dead letter of <QueueLink ns={ns} queue={from} /> after{' '}
-      {several(tries, 'failed try', 'failed tries')}
+      {several(Number(tries), 'failed try', 'failed tries')}
       {reason !== undefined && `: ${reason}`}
     </>
   );

@@ -1,42 +1,41 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
-import type { AlarmPicture, BrowsedElement } from '../../model/records.ts';
-import { ApiError } from '../api.ts';
+import type { AlarmPicture, BrowsedElement, PendingConsumer } from '../../model/records.ts';
+import { ApiError, get, type QueueNamed, queuePath } from '../api.ts';
 import { bytes, exact, named, relative, several } from '../format.ts';
 import {
   downloadUrl,
+  type ElementBody,
+  groupsWith,
   havingHeader,
+  holderText,
   listedElement,
-  readElement,
-  type WholeElement,
+  readBody,
 } from '../remote/elements.ts';
-import { groupsWith } from '../remote/groups.ts';
-import { alarms, clock, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
-import type { BulkAction } from '../remote/operations.ts';
-import { queueConsumers } from '../remote/queues.ts';
+import { alarms, clock, keyOf, queues, version } from '../remote/live.ts';
+import { ACTION_NAMES, actionsOn, type BulkAction } from '../remote/operations.ts';
 import { useResource } from '../remote/resource.ts';
 import { firstIdOf } from '../remote/watched.ts';
 import { elementHref, go, href, queueHref } from '../route.ts';
-import { may, session, targetNamespaces } from '../session.ts';
+import { may, session } from '../session.ts';
 import { BodyView, decode } from '../ui/body-view.tsx';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { hasUniformLineEnds, InsertDialog } from '../ui/insert-dialog.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
-import { StateBadge } from './element-list.tsx';
+import { ACTION_ICONS, StateBadge } from './element-list.tsx';
 import { ElementTimeline } from './element-timeline.tsx';
 
-/**
- * The data of an element. Only the list has its holder and the reason of its last failure; only the element itself has
- * the whole body.
- */
-interface KnownElement {
-  readonly whole: WholeElement | null;
-  readonly listed: BrowsedElement | null;
+type KnownElement = BrowsedElement & {
+  /** Null: the user may not see it. */
+  readonly body: ElementBody | null;
+  /** The number of waiting consumers; null: unknown. */
   readonly waiting: number | null;
-}
+};
 
 async function readKnown(
   of: QueueNamed,
@@ -45,19 +44,17 @@ async function readKnown(
   signal: AbortSignal,
 ): Promise<KnownElement> {
   const hidesBodies = session.peek()?.maskedBodies.includes(of.ns) === true;
-  const [whole, listed, waiting] = await Promise.all([
-    hidesBodies ? null : readElement(of, id, group, signal),
-    listedElement(of, id, group, signal).catch((error: unknown) => {
-      // A list of Redis does not find elements by id.
-      if (hidesBodies) throw error;
-      return null;
-    }),
-    may('manage', of.ns) ? queueConsumers(of, signal).catch(() => null) : null,
+  const [element, body, consumers] = await Promise.all([
+    listedElement(of, id, group, signal),
+    hidesBodies ? null : readBody(of, id, group, signal),
+    may('manage', of.ns)
+      ? get<readonly PendingConsumer[]>(queuePath(of, 'consumers'), { signal }).catch(() => null)
+      : null,
   ]);
   // The same error as for users who may see bodies.
-  if (whole === null && listed === null)
+  if (element === null)
     throw new ApiError(404, 'element-not-found', `Queue ${named(of.queue)} has no element ${named(id)}.`);
-  return { whole, listed, waiting: waiting?.length ?? null };
+  return { ...element, body, waiting: consumers?.length ?? null };
 }
 
 /** The delivery of an element to a group. */
@@ -84,11 +81,11 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
   const { ns, queue } = of;
   const where = { ids: [id], ...(group !== null && { group }) };
   const element = known.value;
-  const state = element?.whole?.state ?? element?.listed?.state ?? null;
-  const headers = element?.whole?.headers ?? Object.entries(element?.listed?.headers ?? {});
-  const text = element?.whole == null ? null : wholeText(element.whole);
-  const leftQueue = headers.find(([name]) => name === 'x-dl-from-queue')?.[1];
-  const isDeadLetter = leftQueue !== undefined;
+  const state = element?.state ?? null;
+  const headers = Object.entries(element?.headers ?? {});
+  const text = element === null || element.body === null ? null : wholeText(element.body);
+  /** The queue that a dead letter left. */
+  const leftQueue = element?.headers['x-dl-from-queue'];
   return (
     <>
       <div>
@@ -99,30 +96,30 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
           </h1>
           {element !== null && (
             <div class="actions">
-              <button type="button" onClick={known.reload}>
-                <Icon name="refresh" /> Reload
-              </button>
-              {isDeadLetter && may('manage', ns) && may('write', ns) && state !== 'reserved' && (
-                <button type="button" class="primary" onClick={() => (action.value = 'redrive')}>
-                  <Icon name="redrive" /> Redrive …
-                </button>
+              <Button icon="refresh" onClick={known.reload}>
+                Reload
+              </Button>
+              {leftQueue !== undefined && may('manage', ns) && may('write', ns) && state !== 'reserved' && (
+                <Button icon="redrive" class="primary" onClick={() => (action.value = 'redrive')}>
+                  Redrive …
+                </Button>
               )}
               {may('write', ns) && text !== null && (
-                <button type="button" onClick={() => (isCloning.value = true)}>
-                  <Icon name="copy" /> Clone and edit …
-                </button>
+                <Button icon="copy" onClick={() => (isCloning.value = true)}>
+                  Clone and edit …
+                </Button>
               )}
               {may('manage', ns) && (
-                <Menu title="More actions" label={<Icon name="more" />} className="square">
-                  {actionsOf(ns, state).map(([name, text]) => (
-                    <button
+                <Menu title="More actions" icon="more" className="square">
+                  {actionsOn(ns, element.state).map((name) => (
+                    <Button
                       key={name}
-                      type="button"
+                      icon={ACTION_ICONS[name]}
                       class={name === 'delete' ? 'danger' : ''}
                       onClick={() => (action.value = name)}
                     >
-                      {text}
-                    </button>
+                      {ACTION_NAMES[name]} …
+                    </Button>
                   ))}
                 </Menu>
               )}
@@ -130,7 +127,7 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
           )}
         </div>
       </div>
-      {known.error !== null && <Failure error={known.error} retry={known.reload} />}
+      <Failure error={known.error} retry={known.reload} />
       {known.error instanceof ApiError && known.error.code === 'element-not-found' && (
         <OtherGroups of={of} id={id} group={group} />
       )}
@@ -139,30 +136,32 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
         <div class="element">
           <div class="stack">
             <WhyNotDelivered of={of} element={element} />
-            <section class="card">
-              <header>
-                <h2 class="grow">Body</h2>
-                <span class="muted">
-                  {element.whole?.contentType ?? element.listed?.contentType ?? 'no content type'} ·{' '}
-                  {bytes(element.listed?.bytes ?? element.whole?.body.length ?? 0)}
-                </span>
-                {element.whole !== null && (
-                  <a class="button quiet" href={downloadUrl(of, id, group)} download={`${queue}-${id}`}>
-                    <Icon name="download" /> Download
-                  </a>
-                )}
-              </header>
+            <Card
+              title="Body"
+              aside={
+                <>
+                  <span class="muted">
+                    {element.contentType ?? 'no content type'} · {bytes(element.bytes)}
+                  </span>
+                  {element.body !== null && (
+                    <a class="button quiet" href={downloadUrl(of, id, group)} download={`${queue}-${id}`}>
+                      <Icon name="download" /> Download
+                    </a>
+                  )}
+                </>
+              }
+            >
               <div class="body">
-                {element.whole === null ? (
+                {element.body === null ? (
                   <p class="muted">Bodies are hidden from you in {ns}.</p>
                 ) : (
-                  <BodyView element={element.whole} />
+                  <BodyView body={element.body} />
                 )}
               </div>
-            </section>
+            </Card>
           </div>
           <div class="stack">
-            <ElementTimeline ns={ns} whole={element.whole} listed={element.listed} headers={headers} />
+            <ElementTimeline ns={ns} element={element} />
             <HeaderTable of={of} group={group} headers={headers} />
           </div>
         </div>
@@ -175,20 +174,20 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
           onClose={(outcome) => {
             const done = action.value;
             action.value = null;
-            if (outcome === 'changes' && done === 'redrive' && isDeadLetter)
-              go(href(['q', ns, leftQueue, 'watch', firstIdOf(id, headers)], { dead: queue, left: id }));
+            if (outcome === 'changes' && done === 'redrive' && element !== null && leftQueue !== undefined)
+              go(href(['q', ns, leftQueue, 'watch', firstIdOf(element)], { dead: queue, left: id }));
             else if (outcome === 'changes' && (done === 'delete' || done === 'move' || done === 'redrive'))
               go(queueHref(ns, queue));
             else if (outcome !== 'none') known.reload();
           }}
         />
       )}
-      {isCloning.value && element?.whole != null && text !== null && (
+      {isCloning.value && element !== null && text !== null && (
         <InsertDialog
           into={of}
           draft={{
             text,
-            contentType: element.whole.contentType ?? '',
+            contentType: element.contentType ?? '',
             headers: headers.filter(([name]) => !OF_SERVICE.test(name)),
             // Other groups have the original.
             groups: group ?? '',
@@ -205,15 +204,8 @@ const REREAD_MS = 2_000;
 
 /** When the state ends without a call, by maturity or lease expiry, ms since 1970; null if it does not. */
 function endOfState(element: KnownElement | null): number | null {
-  const { whole = null, listed = null } = element ?? {};
-  const state = whole?.state ?? listed?.state;
-  const at =
-    state === 'scheduled'
-      ? (whole?.mature ?? listed?.mature)
-      : state === 'reserved'
-        ? (whole?.leaseUntil ?? listed?.holder?.until)
-        : null;
-  return at == null ? null : Date.parse(at);
+  if (element?.state === 'scheduled') return Date.parse(element.mature);
+  return element?.holder == null ? null : Date.parse(element.holder.until);
 }
 
 /** Links to the other groups of a stream that still have the element. */
@@ -245,24 +237,10 @@ function OtherGroups({ of, id, group }: OfDelivery) {
 const OF_SERVICE = /^x-(dl-|ks-|hop-count$|copy-count$|exchange-)/;
 
 /** The body as editable text; null if it is not text, was read only in part, or would be changed by a form. */
-function wholeText({ body, isCut, isUnreadable }: WholeElement): string | null {
-  const text = isCut || isUnreadable ? null : decode(body);
-  if (text === null || new TextEncoder().encode(text).length !== body.length) return null;
+function wholeText({ content, isCut, isUnreadable }: ElementBody): string | null {
+  const text = isCut || isUnreadable ? null : decode(content);
+  if (text === null || new TextEncoder().encode(text).length !== content.length) return null;
   return hasUniformLineEnds(text) ? text : null;
-}
-
-function actionsOf(ns: string, state: string | null): readonly (readonly [BulkAction, string])[] {
-  if (state === 'reserved') return [['release', 'Release …']];
-  return [
-    ['delay', state === 'scheduled' ? 'Make ready, or delay …' : 'Delay …'],
-    ...(targetNamespaces(ns).length > 0
-      ? ([
-          ['move', 'Move …'],
-          ['copy', 'Copy …'],
-        ] as const)
-      : []),
-    ['delete', 'Delete …'],
-  ];
 }
 
 function affectsNamespace({ alarm, namespaces = [] }: AlarmPicture, ns: string): boolean {
@@ -272,38 +250,29 @@ function affectsNamespace({ alarm, namespaces = [] }: AlarmPicture, ns: string):
 /** Explains why an element is not delivered now, and what would change that. */
 function WhyNotDelivered({
   of,
-  element: { whole, listed, waiting },
+  element: { state, mature, holder, expiresAt, waiting },
 }: {
   readonly of: QueueNamed;
   readonly element: KnownElement;
 }) {
   version.value;
   const isPaused = queues.get(keyOf(of))?.paused === true;
-  const state = whole?.state ?? listed?.state;
-  const mature = whole?.mature ?? listed?.mature ?? null;
-  const holder = listed?.holder ?? null;
   const reasons: string[] = [];
-  if (state === 'scheduled' && mature !== null) {
+  if (state === 'scheduled') {
+    const at = Date.parse(mature);
     reasons.push(
-      `It ${Date.parse(mature) > clock.value ? 'matures' : 'matured'} ${relative(Date.parse(mature), clock.value)}, at ${exact(Date.parse(mature))}.`,
+      `It ${at > clock.value ? 'matures' : 'matured'} ${relative(at, clock.value)}, at ${exact(at)}.`,
     );
   }
-  if (state === 'reserved') {
-    const until = holder?.until ?? whole?.leaseUntil ?? null;
-    const by =
-      holder === null
-        ? 'a consumer'
-        : `${holder.user ?? 'an exchange'}${holder.tid === null ? '' : `, tid ${holder.tid}`}`;
-    const since = holder === null ? '' : ` since ${exact(Date.parse(holder.since))}`;
-    reasons.push(`It is reserved by ${by}${since}.`);
-    if (until !== null)
-      reasons.push(
-        Date.parse(until) > clock.value
-          ? `The lease ends ${relative(Date.parse(until), clock.value)}; then a try is counted, and it is ready again.`
-          : `The lease ended ${relative(Date.parse(until), clock.value)}: a try is counted, and it is ready again soon.`,
-      );
+  if (holder !== null) {
+    const until = Date.parse(holder.until);
+    reasons.push(
+      `It is reserved by ${holderText(holder)} since ${exact(Date.parse(holder.since))}.`,
+      until > clock.value
+        ? `The lease ends ${relative(until, clock.value)}; then a try is counted, and it is ready again.`
+        : `The lease ended ${relative(until, clock.value)}: a try is counted, and it is ready again soon.`,
+    );
   }
-  const expiresAt = listed?.expiresAt ?? null;
   if (expiresAt !== null && Date.parse(expiresAt) <= clock.value)
     reasons.push(
       `It expired ${relative(Date.parse(expiresAt), clock.value)}: it is no longer delivered, and the server will dead-letter or remove it.`,
@@ -345,11 +314,7 @@ function HeaderTable({
   readonly headers: readonly (readonly [string, string])[];
 }) {
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">Headers</h2>
-        <span class="muted">{headers.length}</span>
-      </header>
+    <Card title="Headers" aside={<span class="muted">{headers.length}</span>}>
       {headers.length === 0 ? (
         <p class="body muted">None.</p>
       ) : (
@@ -370,6 +335,6 @@ function HeaderTable({
           ))}
         </dl>
       )}
-    </section>
+    </Card>
   );
 }

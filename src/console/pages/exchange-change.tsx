@@ -1,17 +1,11 @@
-import type { ExchangeDeclaration, ExchangeTrial } from '../../model/records.ts';
+import type { ExchangeDeclaration } from '../../model/records.ts';
 import { count, several } from '../format.ts';
-import {
-  type ComparedElement,
-  compareOn,
-  differenceOf,
-  mistakeIn,
-  placesOf,
-  samplesOf,
-} from '../remote/dry-runs.ts';
+import { type ComparedElement, compareOn, mistakeIn, samplesOf } from '../remote/dry-runs.ts';
 import { useResource } from '../remote/resource.ts';
 import { Dialog } from '../ui/dialog.tsx';
+import { DialogFoot } from '../ui/form.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Failure, Loading } from '../ui/states.tsx';
+import { Loaded } from '../ui/states.tsx';
 
 /** Elements of the source that a change is tested with. */
 const SAMPLES = 20;
@@ -51,19 +45,12 @@ export function ExchangeChange({
             {present.src.queue} stay there.
           </p>
         )}
-        {compared.value === null && compared.isLoading && (
-          <Loading what="Testing both with elements of the source" />
-        )}
-        {compared.error !== null && <Failure error={compared.error} retry={compared.reload} />}
-        {compared.value !== null && <Differences compared={compared.value} />}
-        <div class="foot">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="button" class="primary" disabled={compared.isLoading} onClick={onSave}>
-            Save the change of {id}
-          </button>
-        </div>
+        <Loaded from={compared} what="Testing both with elements of the source">
+          {(all) => <Differences compared={all} />}
+        </Loaded>
+        <DialogFoot isDisabled={compared.isLoading} onCancel={onClose} onConfirm={onSave}>
+          Save the change of {id}
+        </DialogFoot>
       </div>
     </Dialog>
   );
@@ -71,8 +58,8 @@ export function ExchangeChange({
 
 function Differences({ compared }: { readonly compared: readonly ComparedElement[] }) {
   if (compared.length === 0) return <p class="muted">The source has no elements with a text body now.</p>;
-  const different = compared.filter((one) => differenceOf(one) !== 'same');
-  const elsewhere = different.filter((one) => differenceOf(one) === 'elsewhere').length;
+  const different = compared.filter(({ difference }) => difference !== 'same');
+  const elsewhere = different.filter(({ difference }) => difference === 'elsewhere').length;
   const otherwise = different.length - elsewhere;
   return (
     <>
@@ -90,11 +77,11 @@ function Differences({ compared }: { readonly compared: readonly ComparedElement
           keyOf={({ id }) => id}
           columns={[
             { title: 'Element', className: 'mono', cell: ({ id }) => id },
-            { title: 'Now', cell: ({ before }) => <Places result={before} /> },
-            { title: 'After the change', cell: ({ after }) => <Places result={after} /> },
+            { title: 'Now', cell: ({ before }) => <Places names={before} /> },
+            { title: 'After the change', cell: ({ after }) => <Places names={after} /> },
             {
               title: 'Difference',
-              cell: (one) => (differenceOf(one) === 'elsewhere' ? 'goes elsewhere' : 'other content'),
+              cell: ({ difference }) => (difference === 'elsewhere' ? 'goes elsewhere' : 'other content'),
             },
           ]}
         />
@@ -103,12 +90,12 @@ function Differences({ compared }: { readonly compared: readonly ComparedElement
   );
 }
 
-function Places({ result }: { readonly result: ExchangeTrial }) {
+function Places({ names }: { readonly names: readonly string[] }) {
   return (
     <>
-      {placesOf(result).map((place, i) => (
+      {names.map((name, i) => (
         <div key={i}>
-          <bdi>{place}</bdi>
+          <bdi>{name}</bdi>
         </div>
       ))}
     </>

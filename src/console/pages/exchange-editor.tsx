@@ -1,6 +1,7 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import type { ExchangeDeclaration } from '../../model/records.ts';
+import type { QueueNamed } from '../api.ts';
 import {
   mistakeIn,
   mistakesIn,
@@ -14,7 +15,9 @@ import { saveExchange } from '../remote/exchanges.ts';
 import { go, href } from '../route.ts';
 import { may, namespaces, targetNamespaces } from '../session.ts';
 import { after } from '../timers.ts';
-import { Icon } from '../ui/icon.tsx';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
+import { Field, optionsOf, Select, useWork } from '../ui/form.tsx';
 import { SelectorField } from '../ui/selector-field.tsx';
 import { Failure, NeedsRight } from '../ui/states.tsx';
 import { say } from '../ui/toasts.tsx';
@@ -26,18 +29,11 @@ const SAMPLES = 5;
 /** How long after the last key a selector is checked: an unfinished one would be a mistake. */
 const TYPING_PAUSE_MS = 500;
 
-type ConsumerNumber = 'parallel' | 'wsize';
-
-/** The numbers among the options of an exchange's consumer, with the server's defaults. */
-const CONSUMER_NUMBERS: readonly {
-  readonly name: ConsumerNumber;
-  readonly label: string;
-  readonly max: number;
-  readonly fallback: number;
-}[] = [
-  { name: 'parallel', label: 'Loops', max: 16, fallback: 1 },
-  { name: 'wsize', label: 'Window, elements', max: 65_536, fallback: 1_000 },
-];
+/** The numbers among the options of an exchange's consumer. The server checks them. */
+const CONSUMER_NUMBERS = [
+  ['parallel', 'Loops'],
+  ['wsize', 'Window, elements'],
+] as const;
 
 /** Creates an exchange: `/x-new` */
 export function NewExchange(_: PageProps) {
@@ -75,12 +71,11 @@ export function ExchangeEditor({
 }) {
   const name = useSignal(id);
   const edited = useSignal(declared);
-  const error = useSignal<unknown>(null);
+  const { isBusy, error, run } = useWork();
   const mistakes = useSignal<readonly SelectorMistake[]>([]);
   const typedIn = useSignal<number | null>(null);
   const tried = useSignal<readonly TriedElement[] | null>(null);
   const isReviewing = useSignal(false);
-  const isBusy = useSignal(false);
   const { src, dst, consumer } = edited.value;
   const setDestination = (at: number, change: Partial<ExchangeDeclaration['dst'][number]>): void => {
     const { dst: present } = edited.peek();
@@ -89,12 +84,9 @@ export function ExchangeEditor({
       dst: present.map((one, i) => (i === at ? { ...one, ...change } : one)),
     };
   };
-  const setNumber = (option: ConsumerNumber, text: string): void => {
-    const { [option]: _, ...others } = edited.peek().consumer;
-    edited.value = {
-      ...edited.peek(),
-      consumer: text === '' ? others : { ...others, [option]: Number(text) },
-    };
+  const setConsumer = (name: keyof typeof consumer, value: number | boolean | null): void => {
+    const { [name]: _, ...others } = edited.peek().consumer;
+    edited.value = { ...edited.peek(), consumer: value === null ? others : { ...others, [name]: value } };
   };
   const setSelector = (at: number, selector: string): void => {
     setDestination(at, { selector });
@@ -116,19 +108,15 @@ export function ExchangeEditor({
       abort.abort();
     };
   }, [at, text]);
-  const work = async (run: () => Promise<void>): Promise<void> => {
-    isBusy.value = true;
-    error.value = null;
-    mistakes.value = [];
-    try {
-      await run();
-    } catch (reason) {
-      error.value = reason;
-      const found = mistakeIn(reason);
-      if (found !== null) mistakes.value = [found];
-    }
-    isBusy.value = false;
-  };
+  const work = (action: () => Promise<void>): Promise<void> =>
+    run(() => {
+      mistakes.value = [];
+      return action().catch((reason: unknown) => {
+        const found = mistakeIn(reason);
+        if (found !== null) mistakes.value = [found];
+        throw reason;
+      });
+    });
   const test = (): Promise<void> =>
     work(async () => {
       tried.value = await tryOn(name.value, clean(edited.value), await samplesOf(src, SAMPLES));
@@ -151,70 +139,57 @@ export function ExchangeEditor({
         else isReviewing.value = true;
       }}
     >
-      {error.value !== null && <Failure error={error.value} />}
-      <section class="card">
-        <header>
-          <h2>Source</h2>
-        </header>
+      <Failure error={error} />
+      <Card title="Source">
         <div class="body row">
           {id === '' && (
-            <label class="field">
-              <span>Id</span>
+            <Field label="Id">
               <input
                 value={name.value}
                 required
-                onInput={(event) => {
-                  name.value = event.currentTarget.value;
-                }}
+                onInput={(event) => (name.value = event.currentTarget.value)}
               />
-            </label>
+            </Field>
           )}
           <QueueFields
             label="From"
-            ns={src.ns}
-            queue={src.queue}
+            of={src}
             right="exchange"
-            onChange={(change) => {
-              edited.value = { ...edited.value, src: { ...src, ...change } };
-            }}
+            onChange={(changed) => (edited.value = { ...edited.value, src: changed })}
           />
           <label class="row">
             <input
               type="checkbox"
               checked={consumer.reserve === true}
-              onChange={(event) => {
-                edited.value = {
-                  ...edited.value,
-                  consumer: { ...consumer, reserve: event.currentTarget.checked },
-                };
-              }}
+              onChange={(event) => setConsumer('reserve', event.currentTarget.checked)}
             />
             Reserve: no element is lost if this node fails
           </label>
         </div>
         <div class="body row">
-          {CONSUMER_NUMBERS.map(({ name: option, label, max, fallback }) => (
-            <label key={option} class="field">
-              <span>{label}</span>
+          {CONSUMER_NUMBERS.map(([option, label]) => (
+            <Field key={option} label={label}>
               <input
                 type="number"
                 min={1}
-                max={max}
-                placeholder={String(fallback)}
+                placeholder="default"
                 value={consumer[option] ?? ''}
-                onInput={(event) => setNumber(option, event.currentTarget.value)}
+                onInput={({ currentTarget: { value } }) =>
+                  setConsumer(option, value === '' ? null : Number(value))
+                }
               />
-            </label>
+            </Field>
           ))}
         </div>
-      </section>
+      </Card>
       {dst.map((one, i) => (
-        <section key={i} class="card">
-          <header>
-            <h2 class="grow">Destination {i + 1}</h2>
-            {dst.length > 1 && (
-              <button
-                type="button"
+        <Card
+          key={i}
+          title={`Destination ${i + 1}`}
+          aside={
+            dst.length > 1 && (
+              <Button
+                icon="trash"
                 class="quiet"
                 onClick={() => {
                   edited.value = { ...edited.value, dst: dst.filter((_, other) => other !== i) };
@@ -222,18 +197,18 @@ export function ExchangeEditor({
                   typedIn.value = null;
                 }}
               >
-                <Icon name="trash" /> Remove
-              </button>
-            )}
-          </header>
+                Remove
+              </Button>
+            )
+          }
+        >
           <div class="body stack">
             <div class="row">
               <QueueFields
                 label="To"
-                ns={one.ns}
-                queue={one.queue}
+                of={one}
                 right="write"
-                onChange={(change) => setDestination(i, change)}
+                onChange={(changed) => setDestination(i, changed)}
               />
             </div>
             <SelectorField
@@ -243,28 +218,26 @@ export function ExchangeEditor({
               onInput={(selector) => setSelector(i, selector)}
             />
           </div>
-        </section>
+        </Card>
       ))}
       <div class="actions">
-        <button
-          type="button"
-          onClick={() => {
-            edited.value = { ...edited.value, dst: [...dst, destinationFrom(src.ns)] };
-          }}
+        <Button
+          icon="plus"
+          onClick={() => (edited.value = { ...edited.value, dst: [...dst, destinationFrom(src.ns)] })}
         >
-          <Icon name="plus" /> Destination
-        </button>
-        <button
-          type="button"
-          disabled={isBusy.value || name.value === '' || src.queue === ''}
+          Destination
+        </Button>
+        <Button
+          icon="play"
+          disabled={isBusy || name.value === '' || src.queue === ''}
           onClick={() => void test()}
         >
-          <Icon name="play" /> Dry run
-        </button>
+          Dry run
+        </Button>
         <a class="button" href={href(version === null ? ['exchanges'] : ['x', id])}>
           Cancel
         </a>
-        <button type="submit" class="primary" disabled={isBusy.value}>
+        <button type="submit" class="primary" disabled={isBusy}>
           {version === null ? 'Create the exchange' : 'Save the change …'}
         </button>
       </div>
@@ -279,9 +252,7 @@ export function ExchangeEditor({
             isReviewing.value = false;
             void work(() => Promise.reject(reason));
           }}
-          onClose={() => {
-            isReviewing.value = false;
-          }}
+          onClose={() => (isReviewing.value = false)}
         />
       )}
     </form>
@@ -290,35 +261,31 @@ export function ExchangeEditor({
 
 function QueueFields({
   label,
-  ns,
-  queue,
+  of: { ns, queue },
   right,
   onChange,
 }: {
   readonly label: string;
-  readonly ns: string;
-  readonly queue: string;
+  readonly of: QueueNamed;
   readonly right: 'exchange' | 'write';
-  readonly onChange: (change: { readonly ns?: string; readonly queue?: string }) => void;
+  readonly onChange: (changed: QueueNamed) => void;
 }) {
   return (
     <>
-      <label class="field">
-        <span>{label} namespace</span>
-        <select value={ns} onChange={(event) => onChange({ ns: event.currentTarget.value })}>
-          {namespaces()
-            .filter((one) => may(right, one))
-            .map((one) => (
-              <option key={one} value={one}>
-                {one}
-              </option>
-            ))}
-        </select>
-      </label>
-      <label class="field">
-        <span>{label} queue</span>
-        <input value={queue} required onInput={(event) => onChange({ queue: event.currentTarget.value })} />
-      </label>
+      <Field label={`${label} namespace`}>
+        <Select
+          value={ns}
+          options={optionsOf(namespaces().filter((one) => may(right, one)))}
+          onChange={(chosen) => onChange({ ns: chosen, queue })}
+        />
+      </Field>
+      <Field label={`${label} queue`}>
+        <input
+          value={queue}
+          required
+          onInput={(event) => onChange({ ns, queue: event.currentTarget.value })}
+        />
+      </Field>
     </>
   );
 }

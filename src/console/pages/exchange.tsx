@@ -1,15 +1,18 @@
 import { useSignal } from '@preact/signals';
 import type { ExchangeDeclaration, ExchangeRecord } from '../../model/records.ts';
+import { path } from '../api.ts';
 import { count, named, several } from '../format.ts';
-import { changeExchange, exchangeDetails, seenPayload } from '../remote/exchanges.ts';
-import { useResource } from '../remote/resource.ts';
+import { changeExchange, seenPayload } from '../remote/exchanges.ts';
+import { useGet } from '../remote/resource.ts';
 import { go, href } from '../route.ts';
 import { may } from '../session.ts';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
-import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { Empty, Failure, Loaded } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 import { ExchangeEditor } from './exchange-editor.tsx';
@@ -19,7 +22,7 @@ import type { PageProps } from './page.tsx';
 /** An exchange: its counters, errors and editor. `/x/ID`, `/x/ID/edit` */
 export function Exchange({ rest }: PageProps) {
   const [id = '', tab] = rest;
-  const details = useResource(id, (signal) => exchangeDetails(id, signal), tab === 'edit' ? 0 : 5_000);
+  const details = useGet<ExchangeRecord>(path('x', id), { everyMs: tab === 'edit' ? 0 : 5_000 });
   const record = details.value;
   return (
     <>
@@ -37,27 +40,32 @@ export function Exchange({ rest }: PageProps) {
           )}
         </div>
       </div>
-      {details.error !== null && <Failure error={details.error} retry={details.reload} />}
-      {record === null && details.isLoading && <Loading />}
-      {record !== null &&
-        tab === 'edit' &&
-        (mayChange(record) ? (
-          <ExchangeEditor id={id} declared={declaredOf(record)} version={record.version ?? null} />
-        ) : (
-          <Empty title="You may not change this exchange" icon="lock">
-            You need the rights <code>exchange</code> and <code>read</code> in {record.src.ns}, and{' '}
-            <code>write</code> in the namespaces of its destinations.
-          </Empty>
-        ))}
-      {record !== null && tab !== 'edit' && (
-        <>
-          {record.lastError !== null && <Failure error={record.lastError} />}
-          <Destinations record={record} />
-          <LastWithoutRoute record={record} />
-          <ExchangeErrors record={record} />
-        </>
-      )}
+      <Loaded from={details}>
+        {(read) =>
+          tab === 'edit' ? (
+            <EditPage id={id} record={read} />
+          ) : (
+            <>
+              <Failure error={read.lastError} />
+              <Destinations record={read} />
+              <LastWithoutRoute record={read} />
+              <ExchangeErrors record={read} />
+            </>
+          )
+        }
+      </Loaded>
     </>
+  );
+}
+
+function EditPage({ id, record }: { readonly id: string; readonly record: ExchangeRecord }) {
+  if (mayChange(record))
+    return <ExchangeEditor id={id} declared={declaredOf(record)} version={record.version ?? null} />;
+  return (
+    <Empty title="You may not change this exchange" icon="lock">
+      You need the rights <code>exchange</code> and <code>read</code> in {record.src.ns}, and{' '}
+      <code>write</code> in the namespaces of its destinations.
+    </Empty>
   );
 }
 
@@ -97,22 +105,21 @@ function ExchangeActions({
     });
   return (
     <div class="actions">
-      <button
-        type="button"
-        onClick={() =>
-          void (isStopped
-            ? change('start', `${named(id)} runs`)
-            : change('stop', `${named(id)} is stopped on all nodes`))
-        }
-      >
-        <Icon name={isStopped ? 'play' : 'paused'} /> {isStopped ? 'Start' : 'Stop'}
-      </button>
+      {isStopped ? (
+        <Button icon="play" onClick={() => void change('start', `${named(id)} runs`)}>
+          Start
+        </Button>
+      ) : (
+        <Button icon="paused" onClick={() => void change('stop', `${named(id)} is stopped on all nodes`)}>
+          Stop
+        </Button>
+      )}
       <a class="button" href={href(['x', id, 'edit'])}>
         <Icon name="code" /> Edit
       </a>
-      <button type="button" class="danger" onClick={() => (isAsking.value = true)}>
-        <Icon name="trash" /> Delete …
-      </button>
+      <Button icon="trash" class="danger" onClick={() => (isAsking.value = true)}>
+        Delete …
+      </Button>
       {isAsking.value && (
         <ConfirmDialog
           title={`Delete ${named(id)}`}
@@ -136,16 +143,19 @@ function Destinations({
   readonly record: ExchangeRecord;
 }) {
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">
+    <Card
+      title={
+        <>
           From <QueueLink ns={src.ns} queue={src.q} />
-        </h2>
+        </>
+      }
+      aside={
         <span class="muted">
           no route {count(stats.no_route)} · too many hops {count(stats.too_many_hops)} · put back{' '}
           {count(stats.put_back)}
         </span>
-      </header>
+      }
+    >
       <p class="body muted">
         {several(opts.parallel ?? 1, 'loop')}, window {count(wsize)}:{' '}
         {several(Object.keys(pending_acks).length, 'element')} in progress on this node.{' '}
@@ -182,7 +192,7 @@ function Destinations({
           { title: 'Failed', isNumber: true, cell: (_, at) => count(stats.dst[at]?.failed ?? 0) },
         ]}
       />
-    </section>
+    </Card>
   );
 }
 
@@ -191,25 +201,18 @@ function LastWithoutRoute({ record: { src, saw } }: { readonly record: ExchangeR
   const { last_no_route: last } = saw;
   if (last === null) return null;
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">Without a route</h2>
-        <QueueLink ns={src.ns} queue="__no_route__" />
-      </header>
+    <Card title="Without a route" aside={<QueueLink ns={src.ns} queue="__no_route__" />}>
       <p class="body">
         No destination accepted the element <span class="mono">{last.id}</span>, <When at={last.at} />. The
         selectors saw its payload as {seenPayload(last)}.
       </p>
-    </section>
+    </Card>
   );
 }
 
 function ExchangeErrors({ record: { errors, dst } }: { readonly record: ExchangeRecord }) {
   return (
-    <section class="card">
-      <header>
-        <h2>Errors</h2>
-      </header>
+    <Card title="Errors">
       <PlainTable
         label="Errors"
         rows={errors}
@@ -233,6 +236,6 @@ function ExchangeErrors({ record: { errors, dst } }: { readonly record: Exchange
           { title: 'Last', cell: ({ at }) => <When at={at} /> },
         ]}
       />
-    </section>
+    </Card>
   );
 }

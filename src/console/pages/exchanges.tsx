@@ -1,41 +1,41 @@
 import { useComputed, useSignal } from '@preact/signals';
-import { useEffect } from 'preact/hooks';
+import { useEffect, useMemo } from 'preact/hooks';
 import type { ExchangePicture } from '../../model/records.ts';
 import { count, several, shortCount } from '../format.ts';
-import { type Cycle, cyclesOf, placesOfExchange } from '../remote/cycles.ts';
-import { exchanges, isComplete, keyOf, queues, version } from '../remote/live.ts';
-import { address, href, queueHref, setQuery } from '../route.ts';
+import { exchanges, keyOf, queues, useWholeState, version } from '../remote/live.ts';
+import { href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
-import { FilterField } from '../ui/filter-field.tsx';
-import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';
-import { PLACE_HEIGHT, PLACE_WIDTH } from '../ui/graph-size.ts';
-import { Icon } from '../ui/icon.tsx';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
+import { FilterField, filterOfPage } from '../ui/filter-field.tsx';
+import type { Cycle, GraphContent } from '../ui/graph.ts';
+import { Icon, type IconName } from '../ui/icon.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
-import { Badge, Empty, Loading } from '../ui/states.tsx';
+import { Badge, Empty, type Level, Loading } from '../ui/states.tsx';
 
 /** Maximum exchanges in the graph: a larger one would be unreadable. */
 const MAX_DRAWN = 60;
 /** Maximum exchanges in the table: it renders again with every change. */
 const MAX_LISTED = 200;
 
+/** What lays out the graph and finds cycles. It is loaded after the page. */
+type GraphTools = typeof import('../ui/graph.ts');
+
 type RunState = Pick<ExchangePicture, 'stopped' | 'lastError'>;
 
-function stateOf({ stopped, lastError }: RunState): string {
-  if (lastError !== null) return 'Stopped by an error';
-  return stopped === true ? 'Stopped' : 'Running';
+function stateOf({ stopped, lastError }: RunState): readonly [Level, IconName, string] {
+  if (lastError !== null) return ['bad', 'bad', 'Stopped by an error'];
+  return stopped === true ? ['warn', 'paused', 'Stopped'] : ['good', 'ok', 'Running'];
 }
 
 export function ExchangeState(state: RunState) {
-  const word = stateOf(state);
-  if (state.lastError !== null) return <Badge level="bad">{word}</Badge>;
-  if (state.stopped === true)
-    return (
-      <Badge level="warn" icon="paused">
-        {word}
-      </Badge>
-    );
-  return <Badge level="good">{word}</Badge>;
+  const [level, icon, word] = stateOf(state);
+  return (
+    <Badge level={level} icon={icon}>
+      {word}
+    </Badge>
+  );
 }
 
 /** The exchanges as a graph and as a table. */
@@ -44,9 +44,20 @@ export function Exchanges() {
     version.value;
     return [...exchanges.values()].sort((a, b) => a.id.localeCompare(b.id));
   });
-  const cycles = useComputed(() => cyclesOf(all.value));
-  if (!isComplete.value) return <Loading />;
-  const filter = address.value.query.get('filter') ?? '';
+  const tools = useSignal<GraphTools | null>(null);
+  useEffect(() => {
+    import('../ui/graph.ts').then(
+      (loaded) => {
+        tools.value = loaded;
+      },
+      // The file is gone after an update of the server, or the server is unavailable. The table is shown without it.
+      () => {},
+    );
+  }, []);
+  const cycles = useComputed(() => tools.value?.cyclesOf(contentOf(all.value)) ?? []);
+  const isWhole = useWholeState();
+  if (!isWhole) return <Loading />;
+  const filter = filterOfPage();
   const matching = all.value.filter((one) => isMatch(one, filter));
   const mayMake = mayAnywhere('exchange');
   return (
@@ -59,7 +70,7 @@ export function Exchanges() {
               {filter !== '' && `${count(matching.length)} of `}
               {several(all.value.length, 'exchange')}
             </span>
-            <FilterField filter={filter} label="Filter exchanges" placeholder="Name, queue, stopped …" />
+            <FilterField label="Filter exchanges" placeholder="Name, queue, stopped …" />
           </>
         )}
         {mayMake && (
@@ -81,7 +92,10 @@ export function Exchanges() {
       ) : (
         <>
           {matching.length <= MAX_DRAWN ? (
-            matching.length > 0 && <ExchangeGraph all={matching} cycles={cycles.value} />
+            matching.length > 0 &&
+            tools.value !== null && (
+              <ExchangeGraph content={contentOf(matching)} cycles={cycles.value} tools={tools.value} />
+            )
           ) : (
             <p class="muted">
               The graph shows up to {MAX_DRAWN} exchanges. Filter them by their names, queues, namespaces or
@@ -99,27 +113,31 @@ export function Exchanges() {
 /** Whether each word of the filter is part of the name, a queue, a namespace or the state of an exchange. */
 function isMatch({ id, src, dst, ...state }: ExchangePicture, filter: string): boolean {
   const names = [src, ...dst].flatMap(({ ns = '', q = '' }) => [ns, q]);
-  const text = [id, ...names, stateOf(state)].join('\n').toLowerCase();
+  const [, , word] = stateOf(state);
+  const text = [id, ...names, word].join('\n').toLowerCase();
   return filter
     .toLowerCase()
     .split(/\s/)
-    .every((word) => text.includes(word));
+    .every((one) => text.includes(one));
 }
 
-/** The cycle that an exchange is part of. */
-function cycleOf(picture: ExchangePicture, cycles: readonly Cycle[]): Cycle | undefined {
-  const { key } = placesOfExchange(picture).exchange;
-  return cycles.find(({ places }) => places.has(key));
+function keyOfExchange(id: string): string {
+  return `exchange ${id}`;
+}
+
+/** Whether places are in the same cycle. */
+function areInCycle(cycles: readonly Cycle[], ...keys: readonly string[]): boolean {
+  return cycles.some(({ places }) => keys.every((key) => places.has(key)));
 }
 
 /** The cycles that the graph marks, as text. */
 function Cycles({ all }: { readonly all: readonly Cycle[] }) {
   return (
-    <section class="card" aria-label="Cycles">
-      <header>
-        <h2 class="grow">{all.length === 1 ? 'A cycle' : `${count(all.length)} cycles`}</h2>
-        <span class="muted">an element may return to the same queue, until it has too many hops</span>
-      </header>
+    <Card
+      label="Cycles"
+      title={all.length === 1 ? 'A cycle' : `${count(all.length)} cycles`}
+      aside={<span class="muted">an element may return to the same queue, until it has too many hops</span>}
+    >
       <ul class="body cycles">
         {all.map(({ places, way }) => (
           <li key={way.join(' ')}>
@@ -133,7 +151,7 @@ function Cycles({ all }: { readonly all: readonly Cycle[] }) {
           </li>
         ))}
       </ul>
-    </section>
+    </Card>
   );
 }
 
@@ -151,9 +169,9 @@ function ExchangeTable({
         rows={all.slice(0, MAX_LISTED)}
         empty={
           <Empty title="No exchange matches the filter" icon="search">
-            <button type="button" class="link" onClick={() => setQuery({ filter: null })}>
+            <Button class="link" onClick={() => setQuery({ filter: null })}>
               Show all exchanges
-            </button>
+            </Button>
           </Empty>
         }
         keyOf={({ id }) => id}
@@ -171,7 +189,7 @@ function ExchangeTable({
             cell: (one) => (
               <>
                 <ExchangeState stopped={one.stopped} lastError={one.lastError} />{' '}
-                {cycleOf(one, cycles) !== undefined && (
+                {areInCycle(cycles, keyOfExchange(one.id)) && (
                   <Badge level="warn" icon="refresh">
                     In a cycle
                   </Badge>
@@ -215,15 +233,12 @@ function clipped(name: string): string {
   return characters.length > 22 ? `${characters.slice(0, 21).join('')}…` : name;
 }
 
-function placesOf(
-  all: readonly ExchangePicture[],
-  cycles: readonly Cycle[],
-): { places: GraphPlace[]; edges: GraphEdge[] } {
-  const places = new Map<string, GraphPlace>();
-  const edges: GraphEdge[] = [];
-  const areInCycle = (...keys: readonly string[]): boolean =>
-    cycles.some(({ places: of }) => keys.every((key) => of.has(key)));
-  const queuePlace = (key: string, ns: string, q: string): void => {
+/** Returns what is drawn of exchanges. Destinations that the user may not see are left out. */
+function contentOf(all: readonly ExchangePicture[]): GraphContent {
+  const places = new Map<string, GraphContent['places'][number]>();
+  const edges: GraphContent['edges'][number][] = [];
+  const queuePlace = (ns: string, q: string): string => {
+    const key = `queue ${JSON.stringify([ns, q])}`;
     const held = queues.get(keyOf({ ns, queue: q }));
     const size = may('read', ns) ? shortCount(held?.totalSize ?? 0) : null;
     places.set(key, {
@@ -234,117 +249,101 @@ function placesOf(
       isBad: held?.paused === true,
       note: [clipped(ns), held?.paused === true && 'paused', size].filter(Boolean).join(' · '),
     });
+    return key;
   };
-  const connect = (from: string, to: string, label: string): void => {
-    edges.push({ from, to, label, isInCycle: areInCycle(from, to) });
-  };
-  for (const picture of all) {
-    const { id, src, stats, stopped, lastError } = picture;
-    const { source, exchange, destinations } = placesOfExchange(picture);
+  for (const { id, src, dst, stats, stopped, lastError } of all) {
+    const key = keyOfExchange(id);
     const isBad = stopped === true || lastError !== null;
-    places.set(exchange.key, {
-      key: exchange.key,
-      label: id,
-      kind: 'exchange',
-      href: href(['x', id]),
-      isBad,
-      note: [isBad ? 'stopped' : 'exchange', areInCycle(exchange.key) && 'in a cycle']
-        .filter(Boolean)
-        .join(' · '),
-    });
-    queuePlace(source.key, src.ns, src.q);
-    connect(source.key, exchange.key, '');
-    for (const { key, name, ns, at } of destinations) {
-      queuePlace(key, ns, name);
-      connect(exchange.key, key, shortCount(stats.dst?.[at]?.matched ?? 0));
+    const note = isBad ? 'stopped' : 'exchange';
+    places.set(key, { key, label: id, kind: 'exchange', href: href(['x', id]), isBad, note });
+    edges.push({ key: `to ${key}`, from: queuePlace(src.ns, src.q), to: key, label: '' });
+    for (const [at, one] of dst.entries()) {
+      if (one.hidden === true) continue;
+      const label = shortCount(stats.dst?.[at]?.matched ?? 0);
+      edges.push({ key: `${at} of ${key}`, from: key, to: queuePlace(one.ns, one.q), label });
     }
   }
   return { places: [...places.values()], edges };
 }
 
-/** The graph of exchanges, redrawn when exchanges or their counts change. The table below has the same content. */
+/** The graph of exchanges. The table below has the same content. */
 function ExchangeGraph({
-  all,
+  content,
   cycles,
+  tools,
 }: {
-  readonly all: readonly ExchangePicture[];
+  readonly content: GraphContent;
   readonly cycles: readonly Cycle[];
+  readonly tools: GraphTools;
 }) {
-  const drawing = useSignal<GraphDrawing | null>(null);
-  const isMissing = useSignal(false);
-  const { places, edges } = placesOf(all, cycles);
-  const shape = JSON.stringify([places, edges]);
-  useEffect(() => {
-    let isGone = false;
-    import('../ui/graph.ts').then(
-      ({ drawGraph }) => {
-        if (!isGone) drawing.value = drawGraph(places, edges);
-      },
-      // The file is gone after an update of the server, or the server is unavailable. The table has the same content.
-      () => {
-        isMissing.value = true;
-      },
-    );
-    return () => {
-      isGone = true;
-    };
-  }, [shape]);
-  const shown = drawing.value;
-  if (shown === null && isMissing.value) return null;
+  const { places, edges } = content;
+  const { layOut, PLACE_HEIGHT, PLACE_WIDTH } = tools;
+  // Counts change twice a second, and a layout of 60 exchanges takes a tenth of a second.
+  const shape = JSON.stringify([
+    places.map(({ key }) => key),
+    edges.map(({ key, from, to }) => [key, from, to]),
+  ]);
+  const layout = useMemo(() => layOut(content), [shape]);
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
     <section class="card scrolls graph" tabIndex={0} aria-label="Graph of queues and exchanges">
-      {shown !== null && (
-        <svg width={shown.width} height={shown.height}>
-          <title>Queues and exchanges; the table below says the same in words</title>
-          <defs>
-            <marker
-              id="arrow"
-              viewBox="0 0 8 8"
-              refX="7"
-              refY="4"
-              markerUnits="userSpaceOnUse"
-              markerWidth="9"
-              markerHeight="9"
-              orient="auto"
-            >
-              <path d="M0 0.5 7.5 4 0 7.5z" />
-            </marker>
-          </defs>
-          {shown.edges.map(({ from, to, points, label, isInCycle, x, y }) => (
-            <g key={`${from} ${to} ${label} ${x} ${y}`}>
+      <svg width={layout.width} height={layout.height}>
+        <title>Queues and exchanges; the table below says the same in words</title>
+        <defs>
+          <marker
+            id="arrow"
+            viewBox="0 0 8 8"
+            refX="7"
+            refY="4"
+            markerUnits="userSpaceOnUse"
+            markerWidth="9"
+            markerHeight="9"
+            orient="auto"
+          >
+            <path d="M0 0.5 7.5 4 0 7.5z" />
+          </marker>
+        </defs>
+        {edges.map(({ key, from, to, label }) => {
+          const line = layout.edges.get(key);
+          if (line === undefined) return null;
+          return (
+            <g key={key}>
               <path
-                class={`edge ${isInCycle ? 'in-cycle' : ''}`}
+                class={`edge ${areInCycle(cycles, from, to) ? 'in-cycle' : ''}`}
                 marker-end="url(#arrow)"
-                d={`M${points.map((one) => `${one.x} ${one.y}`).join('L')}`}
+                d={`M${line.points.map(({ x, y }) => `${x} ${y}`).join('L')}`}
               />
               {label !== '' && (
-                <text class="edge-label" x={x} y={y - 4} text-anchor="middle">
+                <text class="edge-label" x={line.x} y={line.y - 4} text-anchor="middle">
                   {label}
                 </text>
               )}
             </g>
-          ))}
-          {shown.places.map((one) => (
-            <a key={one.key} href={one.href}>
+          );
+        })}
+        {places.map(({ key, label, kind, href: to, isBad, note }) => {
+          const at = layout.places.get(key);
+          if (at === undefined) return null;
+          return (
+            <a key={key} href={to}>
               <rect
-                class={`${one.kind} ${one.isBad ? 'bad' : ''}`}
-                x={one.x - PLACE_WIDTH / 2}
-                y={one.y - PLACE_HEIGHT / 2}
+                class={`${kind} ${isBad ? 'bad' : ''}`}
+                x={at.x - PLACE_WIDTH / 2}
+                y={at.y - PLACE_HEIGHT / 2}
                 width={PLACE_WIDTH}
                 height={PLACE_HEIGHT}
-                rx={one.kind === 'queue' ? 6 : 22}
+                rx={kind === 'queue' ? 6 : 22}
               />
-              <text x={one.x} y={one.y - 2} text-anchor="middle">
-                {clipped(one.label)}
+              <text x={at.x} y={at.y - 2} text-anchor="middle">
+                {clipped(label)}
               </text>
-              <text class="place-note" x={one.x} y={one.y + 13} text-anchor="middle">
-                {one.note}
+              <text class="place-note" x={at.x} y={at.y + 13} text-anchor="middle">
+                {areInCycle(cycles, key) && kind === 'exchange' ? `${note} · in a cycle` : note}
               </text>
             </a>
-          ))}
-        </svg>
-      )}
+          );
+        })}
+      </svg>
     </section>
   );
 }

@@ -1,9 +1,10 @@
 import { useComputed, useSignal } from '@preact/signals';
 import type { OperationPicture, OperationPlace } from '../../model/records.ts';
 import { count, named, several } from '../format.ts';
-import { isComplete, operations, version } from '../remote/live.ts';
+import { operations, useWholeState, version } from '../remote/live.ts';
 import { ACTION_RESULTS, cancelOperation } from '../remote/operations.ts';
 import { may, mayAnywhere } from '../session.ts';
+import { Button } from '../ui/button.tsx';
 import { OperationState, progressOf } from '../ui/operation-dialog.tsx';
 import { type PlainColumn, PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
@@ -22,7 +23,7 @@ export function Operations() {
     );
   });
   const withDryRuns = useSignal(false);
-  if (!isComplete.value) return <Loading />;
+  if (!useWholeState()) return <Loading />;
   // Hide ended dry runs: each confirmation starts one, so they would be most of the list.
   const shown = all.value.filter(({ dryRun, state }) => withDryRuns.value || !dryRun || state === 'running');
   const dryRuns = all.value.filter(({ dryRun }) => dryRun).length;
@@ -35,9 +36,7 @@ export function Operations() {
             <input
               type="checkbox"
               checked={withDryRuns.value}
-              onChange={(event) => {
-                withDryRuns.value = event.currentTarget.checked;
-              }}
+              onChange={(event) => (withDryRuns.value = event.currentTarget.checked)}
             />
             Show {several(dryRuns, 'dry run')}
           </label>
@@ -110,9 +109,5 @@ function CancelOperation({ operation }: { readonly operation: OperationPicture }
       await cancelOperation(id);
       return `The operation on ${named(source.queue ?? source.ns)} is cancelled; ${count(changed)} were ${ACTION_RESULTS[action] ?? 'changed'}`;
     });
-  return (
-    <button type="button" onClick={() => void cancel()}>
-      Cancel
-    </button>
-  );
+  return <Button onClick={() => void cancel()}>Cancel</Button>;
 }

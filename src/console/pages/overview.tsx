@@ -4,6 +4,7 @@ import type {
   DeadLetterQueue,
   DeadLetters,
   EngineRow,
+  Engines,
   NodeRecord,
   QueuePicture,
 } from '../../model/records.ts';
@@ -14,26 +15,25 @@ import {
   alarms,
   clock,
   followedSince,
-  isComplete,
   keyOf,
   nodes,
   queues,
   readySince,
   samples,
+  useWholeState,
   version,
 } from '../remote/live.ts';
-import { readEngines } from '../remote/node-lists.ts';
-import { deadLetters, sumHistory } from '../remote/queues.ts';
-import { useResource } from '../remote/resource.ts';
+import { useGet } from '../remote/resource.ts';
 import { ratesAt } from '../remote/series.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
-import { HistoryCharts, RangeChoice } from '../ui/history-charts.tsx';
+import { Card } from '../ui/card.tsx';
+import { Charts, RangeChoice } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { MissingNodes, nodeName } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Badge, Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
+import { Badge, Empty, Loading, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
 const MAX_CONCERNS = 10;
@@ -43,14 +43,13 @@ const MAX_CONFLICTS = 10;
 /** Shows problems first, then totals, charts, namespaces and nodes. */
 export function Overview() {
   // Read only once: examining 20,000 dead letters takes the server a second. The stream updates their number.
-  const dead = useResource('dead-letters', deadLetters);
-  const history = useResource('history', sumHistory, 15_000);
-  const engines = useResource('engines', readEngines, 15_000);
+  const dead = useGet<DeadLetters>('dead-letters');
+  const engines = useGet<Engines>('engines', { everyMs: 15_000 });
   const totals = useComputed(() => {
     version.value;
-    return totalsByNamespace(queues, clock.value);
+    return sumUp(queues, clock.value);
   });
-  if (!isComplete.value) return <Loading />;
+  if (!useWholeState()) return <Loading />;
   return (
     <>
       <div class="page-head">
@@ -60,16 +59,9 @@ export function Overview() {
       <Alarms />
       <Figures totals={totals} dead={dead.value} deadError={dead.error} />
       <Concerns />
-      {history.error !== null && history.value === null && (
-        <Failure error={history.error} retry={history.reload} />
-      )}
-      <HistoryCharts history={history.value} />
+      <Charts where="history" />
       <div class="columns">
-        <Namespaces
-          totals={totals}
-          engines={engines.value?.engines ?? null}
-          missing={engines.value?.missing ?? []}
-        />
+        <Namespaces totals={totals} engines={engines.value} />
         <Nodes />
       </div>
     </>
@@ -142,7 +134,10 @@ interface QueueTotals {
   paused: number;
 }
 
-type TotalsByNamespace = ReadonlyMap<string, Readonly<QueueTotals>>;
+interface Totals {
+  readonly all: Readonly<QueueTotals>;
+  readonly byNamespace: ReadonlyMap<string, Readonly<QueueTotals>>;
+}
 
 const NONE: Readonly<QueueTotals> = {
   ready: 0,
@@ -156,40 +151,28 @@ const NONE: Readonly<QueueTotals> = {
 };
 
 /** Sums up all queues in one pass, which runs at each update. */
-function totalsByNamespace(all: ReadonlyMap<string, QueuePicture>, now: number): TotalsByNamespace {
-  const totals = new Map<string, QueueTotals>();
-  for (const [key, queue] of all) {
-    const sum = totals.get(queue.ns) ?? { ...NONE };
-    if (sum.queues === 0) totals.set(queue.ns, sum);
-    sum.ready += queue.size;
-    sum.scheduled += queue.schedSize;
-    sum.reserved += queue.resvSize;
-    sum.queues += 1;
-    if (queue.paused) sum.paused += 1;
-    sum.oldest = earlier(sum.oldest, readySince(queue));
-    // Idle queues have no samples.
-    const queueSamples = samples.get(key);
-    if (queueSamples === undefined) continue;
-    const rates = ratesAt(queueSamples, now, followedSince);
-    sum.in += rates.in;
-    sum.out += rates.out;
+function sumUp(pictures: ReadonlyMap<string, QueuePicture>, now: number): Totals {
+  const all = { ...NONE };
+  const byNamespace = new Map<string, QueueTotals>();
+  for (const [key, queue] of pictures) {
+    let ofNamespace = byNamespace.get(queue.ns);
+    if (ofNamespace === undefined) {
+      ofNamespace = { ...NONE };
+      byNamespace.set(queue.ns, ofNamespace);
+    }
+    const rates = ratesAt(samples.get(key), now, followedSince);
+    for (const sum of [all, ofNamespace]) {
+      sum.ready += queue.size;
+      sum.scheduled += queue.schedSize;
+      sum.reserved += queue.resvSize;
+      sum.queues += 1;
+      if (queue.paused) sum.paused += 1;
+      sum.oldest = earlier(sum.oldest, readySince(queue));
+      sum.in += rates.in;
+      sum.out += rates.out;
+    }
   }
-  return totals;
-}
-
-function sumOf(all: Iterable<Readonly<QueueTotals>>): Readonly<QueueTotals> {
-  const sum = { ...NONE };
-  for (const one of all) {
-    sum.ready += one.ready;
-    sum.scheduled += one.scheduled;
-    sum.reserved += one.reserved;
-    sum.in += one.in;
-    sum.out += one.out;
-    sum.oldest = earlier(sum.oldest, one.oldest);
-    sum.queues += one.queues;
-    sum.paused += one.paused;
-  }
-  return sum;
+  return { all, byNamespace };
 }
 
 /** The earlier of two ISO 8601 times, which sort as strings. */
@@ -203,49 +186,23 @@ function Figures({
   dead,
   deadError,
 }: {
-  readonly totals: ReadonlySignal<TotalsByNamespace>;
+  readonly totals: ReadonlySignal<Totals>;
   readonly dead: DeadLetters | null;
   readonly deadError: unknown;
 }) {
-  const { ready, scheduled, reserved, in: inserted, out, oldest, paused } = sumOf(totals.value.values());
+  const { ready, scheduled, reserved, in: inserted, out, oldest, paused } = totals.value.all;
   const oldestMs = oldest === null ? null : Math.max(0, clock.value - Date.parse(oldest));
   const deadCount = dead?.queues.reduce((sum, one) => sum + countNow(one), 0) ?? null;
   const unavailable = dead?.unavailable ?? [];
-  // Without the right, the stream sends no queues.
-  const known = (text: string): string => (mayAnywhere('read') ? text : '–');
+  const oldestText = oldestMs === null ? '–' : duration(oldestMs);
   const deadOf = unavailable.length === 0 ? 'all namespaces' : `without ${unavailable.join(', ')}`;
   return (
     <section class="figures" aria-label="Totals">
-      <Figure
-        label="Ready"
-        value={known(shortCount(ready))}
-        note={`oldest ${oldestMs === null ? '–' : duration(oldestMs)}`}
-        to={href(['queues'], { sort: '-ready' })}
-      />
-      <Figure
-        label="Reserved"
-        value={known(shortCount(reserved))}
-        note="held by consumers"
-        to={href(['queues'], { sort: '-reserved' })}
-      />
-      <Figure
-        label="Scheduled"
-        value={known(shortCount(scheduled))}
-        note="mature later"
-        to={href(['queues'], { sort: '-scheduled' })}
-      />
-      <Figure
-        label="In"
-        value={known(rate(inserted))}
-        note="inserted per second"
-        to={href(['queues'], { sort: '-in' })}
-      />
-      <Figure
-        label="Out"
-        value={known(rate(out))}
-        note="taken per second"
-        to={href(['queues'], { sort: '-out' })}
-      />
+      <QueueFigure label="Ready" value={shortCount(ready)} note={`oldest ${oldestText}`} by="ready" />
+      <QueueFigure label="Reserved" value={shortCount(reserved)} note="held by consumers" by="reserved" />
+      <QueueFigure label="Scheduled" value={shortCount(scheduled)} note="mature later" by="scheduled" />
+      <QueueFigure label="In" value={rate(inserted)} note="inserted per second" by="in" />
+      <QueueFigure label="Out" value={rate(out)} note="taken per second" by="out" />
       <Figure
         label="Dead letters"
         value={deadCount === null || !mayAnywhere('browse') ? '–' : shortCount(deadCount)}
@@ -255,12 +212,29 @@ function Figures({
       />
       <Figure
         label="Paused"
-        value={known(count(paused))}
+        value={mayAnywhere('read') ? count(paused) : '–'}
         note={paused === 1 ? 'queue' : 'queues'}
         to={href(['queues'], { filter: 'paused' })}
       />
     </section>
   );
+}
+
+/** A sum of all queues, with a link to those that contribute most to it. */
+function QueueFigure({
+  label,
+  value,
+  note,
+  by,
+}: {
+  readonly label: string;
+  readonly value: string;
+  readonly note: string;
+  readonly by: string;
+}) {
+  // Without the right, the stream sends no queues.
+  const shown = mayAnywhere('read') ? value : '–';
+  return <Figure label={label} value={shown} note={note} to={href(['queues'], { sort: `-${by}` })} />;
 }
 
 /** The stream sends no counts to a user who may browse but not read. */
@@ -294,26 +268,30 @@ function Figure({
 function Concerns() {
   const found = useComputed(() => {
     version.value;
-    return concerns(queues, alarms.values(), samples, clock.value, MAX_CONCERNS);
+    return concerns(queues, alarms.values(), samples, clock.value);
   });
-  const { first, total } = found.value;
+  const total = found.value.length;
+  const first = found.value.slice(0, MAX_CONCERNS);
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">Needs attention</h2>
-        {total > first.length && (
-          <span class="muted">
-            first {count(first.length)} of {count(total)}
-          </span>
-        )}
-        <Menu title="Rules by which queues are listed" label="Rules" className="quiet">
-          <ol class="rule">
-            {RULE.map((line) => (
-              <li key={line}>{line}</li>
-            ))}
-          </ol>
-        </Menu>
-      </header>
+    <Card
+      title="Needs attention"
+      aside={
+        <>
+          {total > first.length && (
+            <span class="muted">
+              first {count(first.length)} of {count(total)}
+            </span>
+          )}
+          <Menu title="Rules by which queues are listed" label="Rules" className="quiet">
+            <ol class="rule">
+              {RULE.map((line) => (
+                <li key={line}>{line}</li>
+              ))}
+            </ol>
+          </Menu>
+        </>
+      }
+    >
       {!mayAnywhere('read') ? (
         <NeedsRight title="You may not see queues" right="read" />
       ) : total === 0 ? (
@@ -325,7 +303,7 @@ function Concerns() {
           ))}
         </ul>
       )}
-    </section>
+    </Card>
   );
 }
 
@@ -351,23 +329,18 @@ function ConcernRow({ concern }: { readonly concern: Concern }) {
 function Namespaces({
   totals,
   engines,
-  missing,
 }: {
-  readonly totals: ReadonlySignal<TotalsByNamespace>;
+  readonly totals: ReadonlySignal<Totals>;
   /** Null: not read yet. */
-  readonly engines: readonly EngineRow[] | null;
-  readonly missing: readonly string[];
+  readonly engines: Engines | null;
 }) {
-  const rows = namespaces().map((name) => ({ name, ...(totals.value.get(name) ?? NONE) }));
+  const rows = namespaces().map((name) => ({ name, ...(totals.value.byNamespace.get(name) ?? NONE) }));
   const known = (ns: string, text: string): string => (may('read', ns) ? text : '–');
   const alarmOf = (name: string): AlarmPicture | undefined =>
     [...alarms.values()].find(({ namespaces: of }) => of?.includes(name) === true);
   return (
-    <section class="card">
-      <header>
-        <h2>Namespaces</h2>
-      </header>
-      <MissingNodes missing={missing} />
+    <Card title="Namespaces">
+      <MissingNodes missing={engines?.missing ?? []} />
       <PlainTable
         label="Namespaces"
         rows={rows}
@@ -382,7 +355,7 @@ function Namespaces({
             cell: ({ name }) => (
               <EngineState
                 alarm={alarmOf(name)}
-                engines={engines?.filter(({ namespaces: of }) => of.includes(name)) ?? []}
+                engines={engines?.engines.filter(({ namespaces: of }) => of.includes(name)) ?? []}
               />
             ),
           },
@@ -392,7 +365,7 @@ function Namespaces({
           { title: 'Out/s', isNumber: true, cell: ({ name, out }) => known(name, rate(out)) },
         ]}
       />
-    </section>
+    </Card>
   );
 }
 
@@ -439,11 +412,7 @@ function Nodes() {
   version.value;
   const all = [...nodes.values()];
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">Nodes</h2>
-        <span class="muted">{several(all.length, 'node')}</span>
-      </header>
+    <Card title="Nodes" aside={<span class="muted">{several(all.length, 'node')}</span>}>
       <PlainTable
         label="Nodes"
         rows={all}
@@ -471,7 +440,7 @@ function Nodes() {
             node.
           </p>
         ))}
-    </section>
+    </Card>
   );
 }
 

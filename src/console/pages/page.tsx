@@ -29,13 +29,6 @@ const LAZY: Readonly<Record<string, () => Promise<PageComponent>>> = {
   users: async () => (await import('./users.tsx')).Users,
 };
 
-/** Pages whose content comes from the event stream, which then starts immediately. */
-const OF_STREAM: ReadonlySet<string> = new Set(['', 'exchanges', 'operations']);
-
-export function showsStream(): boolean {
-  return OF_STREAM.has(address.peek().parts[0] ?? '');
-}
-
 const loaded = signal<Readonly<Record<string, PageComponent>>>({});
 const failure = signal<unknown>(null);
 

@@ -3,7 +3,6 @@ import { duration, rate, shortCount } from '../format.ts';
 import { queueColumns } from '../preferences.ts';
 import { clock, keyOf, readyForMs, samples } from '../remote/live.ts';
 import { queueHref } from '../route.ts';
-import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { Spark } from '../ui/spark.tsx';
 import { Badge } from '../ui/states.tsx';
@@ -91,7 +90,7 @@ function Age({ queue }: { readonly queue: FoundQueue }) {
   return <>{age === null ? '–' : duration(age)}</>;
 }
 
-/** A separate component, so that the clock does not render the whole row each second. */
+/** A separate component, so that the clock does not render the whole table each second. */
 function Trend({ queue }: { readonly queue: FoundQueue }) {
   const queueSamples = samples.get(keyOf(queue));
   return <Spark samples={queueSamples} now={queueSamples === undefined ? 0 : clock.value} />;
@@ -104,15 +103,7 @@ export function chosenColumns(): readonly TableColumn<FoundQueue>[] {
 
 export function ColumnChoice() {
   return (
-    <Menu
-      title="Columns"
-      label={
-        <>
-          <Icon name="columns" /> Columns
-        </>
-      }
-      className=""
-    >
+    <Menu title="Columns" icon="columns" label="Columns">
       {COLUMNS.filter(({ id }) => !ALWAYS.has(id)).map(({ id, title }) => (
         <label key={id}>
           <input

@@ -1,11 +1,13 @@
-import { keyOf, type QueueNamed } from '../remote/live.ts';
-import { cancelConsumer, queueConsumers } from '../remote/queues.ts';
-import { useResource } from '../remote/resource.ts';
+import type { PendingConsumer } from '../../model/records.ts';
+import { call, type QueueNamed, queuePath } from '../api.ts';
+import { useGet } from '../remote/resource.ts';
 import { href, queueHref } from '../route.ts';
 import { may } from '../session.ts';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
 import { Length } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
+import { Empty, Loaded, NeedsRight } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -16,30 +18,37 @@ const MAX_LISTED = 200;
 export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
   const { ns } = of;
   const isAllowed = may('manage', ns);
-  const waiting = useResource(
-    keyOf(of),
-    (signal) => (isAllowed ? queueConsumers(of, signal) : Promise.resolve([])),
-    5_000,
-  );
+  const waiting = useGet<readonly PendingConsumer[]>(isAllowed ? queuePath(of, 'consumers') : null, {
+    everyMs: 5_000,
+  });
   if (!isAllowed) {
     return <NeedsRight title="Only users who manage the queue see who is waiting" right="manage" ns={ns} />;
   }
-  if (waiting.error !== null) return <Failure error={waiting.error} retry={waiting.reload} />;
-  if (waiting.value === null) return <Loading />;
-  const listed = waiting.value.slice(0, MAX_LISTED);
-  const cancel = (tid: string): Promise<void> =>
-    act(async () => {
-      await cancelConsumer(of, tid);
-      waiting.reload();
-      return `The calls of ${tid} are cancelled`;
-    });
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">Waiting now</h2>
-        <Length of={{ total: waiting.value.length }} shown={listed.length} one="consumer" />
-        <a href={href(['clients'], { filter: `${ns} ${of.queue}` })}>All clients of this queue</a>
-      </header>
+    <Loaded from={waiting}>{(all) => <WaitingConsumers of={of} all={all} reload={waiting.reload} />}</Loaded>
+  );
+}
+
+function WaitingConsumers({
+  of,
+  all,
+  reload,
+}: {
+  readonly of: QueueNamed;
+  readonly all: readonly PendingConsumer[];
+  readonly reload: () => void;
+}) {
+  const listed = all.slice(0, MAX_LISTED);
+  return (
+    <Card
+      title="Waiting now"
+      aside={
+        <>
+          <Length of={{ total: all.length }} shown={listed.length} one="consumer" />
+          <a href={href(['clients'], { filter: `${of.ns} ${of.queue}` })}>All clients of this queue</a>
+        </>
+      }
+    >
       <PlainTable
         label="Waiting now"
         rows={listed}
@@ -47,7 +56,7 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
           <Empty title="No consumer is waiting" icon="clients">
             A consumer appears here while its get, reserve or subscription waits for an element. One that
             works on an element holds it: see the{' '}
-            <a href={queueHref(ns, of.queue, { state: 'reserved' })}>reserved</a> elements.
+            <a href={queueHref(of.ns, of.queue, { state: 'reserved' })}>reserved</a> elements.
           </Empty>
         }
         keyOf={({ tid }) => tid}
@@ -59,12 +68,27 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
           { title: 'Group', cell: ({ group }) => group ?? '–' },
           { title: 'Since', cell: ({ since }) => <When at={since} /> },
         ]}
-        actions={({ tid }) => (
-          <button type="button" onClick={() => void cancel(tid)}>
-            Cancel
-          </button>
-        )}
+        actions={({ tid }) => <CancelCalls of={of} tid={tid} onDone={reload} />}
       />
-    </section>
+    </Card>
   );
+}
+
+/** A button that cancels the calls that wait under a tid. */
+export function CancelCalls({
+  of,
+  tid,
+  onDone,
+}: {
+  readonly of: QueueNamed;
+  readonly tid: string;
+  readonly onDone: () => void;
+}) {
+  const cancel = (): Promise<void> =>
+    act(async () => {
+      await call(queuePath(of, 'consumer', tid), { method: 'DELETE' });
+      onDone();
+      return `The calls of ${tid} are cancelled`;
+    });
+  return <Button onClick={() => void cancel()}>Cancel</Button>;
 }

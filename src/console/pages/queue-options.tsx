@@ -1,13 +1,14 @@
 import { useSignal } from '@preact/signals';
 import type { OptionName, OptionsRecord, ShownOptions } from '../../model/records.ts';
+import { call, type QueueNamed, queuePath } from '../api.ts';
 import { count, duration, named, several } from '../format.ts';
-import { keyOf, type QueueNamed } from '../remote/live.ts';
-import { readOptions, storeOptions } from '../remote/queues.ts';
-import { useResource } from '../remote/resource.ts';
+import { useGet } from '../remote/resource.ts';
 import { may } from '../session.ts';
-import { Icon } from '../ui/icon.tsx';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
+import { DialogFoot, Field, onData, Select, useWork } from '../ui/form.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Failure, Loading, NeedsRight } from '../ui/states.tsx';
+import { Failure, Loaded, NeedsRight } from '../ui/states.tsx';
 import { say } from '../ui/toasts.tsx';
 
 /** A field of an option. An empty name stands for the option itself. */
@@ -15,19 +16,19 @@ interface OptionField {
   readonly name: string;
   readonly label: string;
   readonly isText?: boolean;
-  readonly isRequired?: boolean;
 }
 
 interface OptionForm {
   readonly name: OptionName;
   readonly title: string;
   readonly meaning: string;
+  /** The first one is required. */
   readonly fields: readonly OptionField[];
   /** Whether the option may be set to none. */
   readonly mayBeNone: boolean;
 }
 
-const SECONDS: readonly OptionField[] = [{ name: '', label: 'Seconds', isRequired: true }];
+const SECONDS: readonly OptionField[] = [{ name: '', label: 'Seconds' }];
 
 const FORMS: readonly OptionForm[] = [
   {
@@ -42,7 +43,7 @@ const FORMS: readonly OptionForm[] = [
     title: 'Dead letter',
     meaning: 'after how many failed tries an element moves to which queue',
     fields: [
-      { name: 'maxTries', label: 'Tries', isRequired: true },
+      { name: 'maxTries', label: 'Tries' },
       { name: 'queue', label: 'Queue of the same namespace', isText: true },
     ],
     mayBeNone: true,
@@ -52,7 +53,7 @@ const FORMS: readonly OptionForm[] = [
     title: 'Retry delay',
     meaning: 'how long an element waits after a failed try',
     fields: [
-      { name: 'first', label: 'First, seconds', isRequired: true },
+      { name: 'first', label: 'First, seconds' },
       { name: 'factor', label: 'Factor' },
       { name: 'max', label: 'Longest, seconds' },
       { name: 'jitter', label: 'Jitter, 0 to 1' },
@@ -77,7 +78,7 @@ const FORMS: readonly OptionForm[] = [
     name: 'maxElements',
     title: 'Bound',
     meaning: 'how many elements the queue may hold',
-    fields: [{ name: '', label: 'Elements', isRequired: true }],
+    fields: [{ name: '', label: 'Elements' }],
     mayBeNone: true,
   },
 ];
@@ -85,26 +86,23 @@ const FORMS: readonly OptionForm[] = [
 /** The effective options of a queue and their origin, and a form for users who may change them. */
 export function QueueOptionsTab({ of }: { readonly of: QueueNamed }) {
   const isAllowed = may('read', of.ns);
-  const options = useResource(keyOf(of), (signal) =>
-    isAllowed ? readOptions(of, signal) : Promise.resolve(null),
-  );
+  const options = useGet<OptionsRecord>(isAllowed ? queuePath(of, 'options') : null);
   const isChanging = useSignal(false);
-  const record = options.value;
   if (!isAllowed) return <NeedsRight title="You may not see the options" right="read" ns={of.ns} />;
   return (
-    <>
-      {options.error !== null && <Failure error={options.error} retry={options.reload} />}
-      {record === null && options.isLoading && <Loading />}
-      {record !== null && (
-        <section class="card">
-          <header>
-            <h2 class="grow">Options</h2>
-            {may('manage', of.ns) && !isChanging.value && (
-              <button type="button" onClick={() => (isChanging.value = true)}>
-                <Icon name="code" /> Change …
-              </button>
-            )}
-          </header>
+    <Loaded from={options}>
+      {(record) => (
+        <Card
+          title="Options"
+          aside={
+            may('manage', of.ns) &&
+            !isChanging.value && (
+              <Button icon="code" onClick={() => (isChanging.value = true)}>
+                Change …
+              </Button>
+            )
+          }
+        >
           {isChanging.value ? (
             <OptionsForm
               of={of}
@@ -117,9 +115,9 @@ export function QueueOptionsTab({ of }: { readonly of: QueueNamed }) {
           ) : (
             <OptionsTable record={record} />
           )}
-        </section>
+        </Card>
       )}
-    </>
+    </Loaded>
   );
 }
 
@@ -169,7 +167,12 @@ function valueText(name: OptionName, value: ShownOptions[OptionName]): string {
     .join(', ');
 }
 
-type OptionMode = 'configured' | 'own' | 'none';
+const MODES = [
+  ['configured', 'as configured'],
+  ['own', 'own value'],
+  ['none', 'none'],
+] as const;
+type OptionMode = (typeof MODES)[number][0];
 
 function modeOf({ stored }: OptionsRecord, name: OptionName): OptionMode {
   if (!Object.hasOwn(stored, name)) return 'configured';
@@ -191,87 +194,62 @@ function OptionsForm({
       OptionMode
     >,
   );
-  const error = useSignal<unknown>(null);
-  const save = async (event: SubmitEvent): Promise<void> => {
-    event.preventDefault();
-    const data = new FormData(event.currentTarget as HTMLFormElement);
+  const { error, isBusy, run } = useWork();
+  const save = async (data: FormData): Promise<void> => {
     const stored = FORMS.flatMap((form) => {
       const mode = modes.value[form.name];
       if (mode === 'configured') return [];
       return [[form.name, mode === 'none' ? null : readFields(form, data)]];
     });
-    try {
-      await storeOptions(of, Object.fromEntries(stored) as ShownOptions, record.version);
-      say(`The options of ${named(of.queue)} are stored`);
-      onDone();
-    } catch (reason) {
-      error.value = reason;
-    }
+    // Without options the configuration's apply. Rejected if they have changed since the user saw them.
+    const headers = { 'if-match': `"${record.version}"` };
+    await call(
+      queuePath(of, 'options'),
+      stored.length === 0
+        ? { method: 'DELETE', headers }
+        : { method: 'PUT', headers, json: Object.fromEntries(stored) },
+    );
+    say(`The options of ${named(of.queue)} are stored`);
+    onDone();
   };
   return (
-    <form class="body stack" onSubmit={save}>
-      {error.value !== null && <Failure error={error.value} />}
+    <form class="body stack" onSubmit={onData((data) => void run(() => save(data)))}>
+      <Failure error={error} />
       {FORMS.map((form) => (
         <fieldset key={form.name} class="row option">
           <legend>
             {form.title} <span class="muted">{form.meaning}</span>
           </legend>
-          <label class="field">
-            <span>{form.title} of this queue</span>
-            <select
+          <Field label={`${form.title} of this queue`}>
+            <Select
               value={modes.value[form.name]}
-              onChange={(event) => {
-                modes.value = { ...modes.value, [form.name]: event.currentTarget.value as OptionMode };
-              }}
-            >
-              <option value="configured">as configured</option>
-              <option value="own">own value</option>
-              {form.mayBeNone && <option value="none">none</option>}
-            </select>
-          </label>
+              options={form.mayBeNone ? MODES : MODES.filter(([mode]) => mode !== 'none')}
+              onChange={(mode) => (modes.value = { ...modes.value, [form.name]: mode })}
+            />
+          </Field>
           {modes.value[form.name] === 'own' &&
-            form.fields.map((field) => (
-              <OptionInput key={field.name} form={form} field={field} record={record} />
-            ))}
+            form.fields.map((field, i) => {
+              const shared = {
+                name: `${form.name}.${field.name}`,
+                required: i === 0,
+                defaultValue: fieldText(form, field, record),
+              };
+              return (
+                <Field key={field.name} label={field.label}>
+                  {field.isText === true ? (
+                    <input {...shared} />
+                  ) : (
+                    <input type="number" step="any" min={0} {...shared} />
+                  )}
+                </Field>
+              );
+            })}
         </fieldset>
       ))}
-      <div class="foot">
-        <button type="button" onClick={onDone}>
-          Cancel
-        </button>
-        <button type="submit" class="primary">
-          Store the options of {of.queue}
-        </button>
-      </div>
+      <DialogFoot isDisabled={isBusy} onCancel={onDone}>
+        Store the options of {of.queue}
+      </DialogFoot>
     </form>
-  );
-}
-
-function OptionInput({
-  form,
-  field,
-  record,
-}: {
-  readonly form: OptionForm;
-  readonly field: OptionField;
-  readonly record: OptionsRecord;
-}) {
-  const name = `${form.name}.${field.name}`;
-  const text = fieldText(form, field, record);
-  const isRequired = field.isRequired === true;
-  if (field.isText === true) {
-    return (
-      <label class="field">
-        <span>{field.label}</span>
-        <input name={name} required={isRequired} defaultValue={text} />
-      </label>
-    );
-  }
-  return (
-    <label class="field">
-      <span>{field.label}</span>
-      <input name={name} type="number" step="any" min={0} required={isRequired} defaultValue={text} />
-    </label>
   );
 }
 

@@ -1,16 +1,17 @@
 import { useComputed, useSignal } from '@preact/signals';
 import type { QueueRecord } from '../../model/records.ts';
-import { ApiError, call, path } from '../api.ts';
+import { ApiError, call, get, type QueueNamed, queuePath } from '../api.ts';
 import { count, named, several } from '../format.ts';
-import { connection, keyOf, notePaused, type QueueNamed, queues, version } from '../remote/live.ts';
-import { queueHistory, queueStatus } from '../remote/queues.ts';
-import { useResource } from '../remote/resource.ts';
+import { connection, keyOf, notePaused, queues, version } from '../remote/live.ts';
+import { useGet } from '../remote/resource.ts';
 import { exportUrl } from '../remote/transfer.ts';
 import { address, go, href } from '../route.ts';
 import { may, session } from '../session.ts';
+import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
-import { HistoryCharts, RangeChoice } from '../ui/history-charts.tsx';
+import { useWork } from '../ui/form.tsx';
+import { Charts, RangeChoice } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { ImportDialog } from '../ui/import-dialog.tsx';
 import { InsertDialog } from '../ui/insert-dialog.tsx';
@@ -41,18 +42,18 @@ export function QueuePages({ rest }: PageProps) {
   if (tab === 'e' && id !== undefined)
     return <ElementPageOf key={`group ${group}`} of={of} id={id} group={group} />;
   if (tab === 'watch' && id !== undefined) return <WatchedElement source={of} firstId={id} />;
-  if (queue === '' || !(TABS as readonly string[]).includes(tab)) return <NoSuchPage />;
+  if (queue === '' || !TABS.some(([one]) => one === tab)) return <NoSuchPage />;
   return (
     <>
       <QueueHead of={of} onPurge={() => (purges.value += 1)} />
       <nav class="tabs" aria-label="Of this queue">
-        {TABS.map((one) => (
+        {TABS.map(([one, name]) => (
           <a
             key={one}
             href={href(one === 'elements' ? ['q', ns, queue] : ['q', ns, queue, one])}
             aria-current={one === tab ? 'page' : undefined}
           >
-            {TAB_NAMES[one]}
+            {name}
           </a>
         ))}
       </nav>
@@ -64,13 +65,12 @@ export function QueuePages({ rest }: PageProps) {
   );
 }
 
-const TABS = ['elements', 'consumers', 'options', 'try'] as const;
-const TAB_NAMES = {
-  elements: 'Elements',
-  consumers: 'Consumers',
-  options: 'Options',
-  try: 'Try it',
-} as const;
+const TABS = [
+  ['elements', 'Elements'],
+  ['consumers', 'Consumers'],
+  ['options', 'Options'],
+  ['try', 'Try it'],
+] as const;
 
 function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge: () => void }) {
   const { ns, queue } = of;
@@ -87,7 +87,7 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
   const exported = mayExport(ns) ? exportUrl(of) : null;
   const setPaused = (verb: 'pause' | 'resume'): Promise<void> =>
     act(async () => {
-      await call(path('q', ns, queue, verb), { method: 'POST' });
+      await call(queuePath(of, verb), { method: 'POST' });
       pausedHere.value = verb === 'pause';
       notePaused(of, pausedHere.value);
       return verb === 'pause' ? `${named(queue)} is paused: consumers wait` : `${named(queue)} runs again`;
@@ -106,35 +106,40 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
         </h1>
         <div class="actions">
           {may('write', ns) && (
-            <button type="button" class="primary" onClick={() => (isInserting.value = true)}>
-              <Icon name="plus" /> Insert
-            </button>
+            <Button icon="plus" class="primary" onClick={() => (isInserting.value = true)}>
+              Insert
+            </Button>
           )}
-          {may('manage', ns) && (
-            <button type="button" onClick={() => void setPaused(isPaused ? 'resume' : 'pause')}>
-              <Icon name={isPaused ? 'play' : 'paused'} /> {isPaused ? 'Resume' : 'Pause'}
-            </button>
+          {may('manage', ns) && !isPaused && (
+            <Button icon="paused" onClick={() => void setPaused('pause')}>
+              Pause
+            </Button>
+          )}
+          {may('manage', ns) && isPaused && (
+            <Button icon="play" onClick={() => void setPaused('resume')}>
+              Resume
+            </Button>
           )}
           {(exported !== null || may('write', ns) || may('manage', ns)) && (
-            <Menu title={`More of ${named(queue)}`} label={<Icon name="more" />} className="square">
+            <Menu title={`More of ${named(queue)}`} icon="more" className="square">
               {exported !== null && (
                 <a class="button" href={exported} download={`${ns}-${queue}.ndjson`}>
                   <Icon name="download" /> Export
                 </a>
               )}
               {may('write', ns) && (
-                <button type="button" onClick={() => (isImporting.value = true)}>
-                  <Icon name="plus" /> Import …
-                </button>
+                <Button icon="plus" onClick={() => (isImporting.value = true)}>
+                  Import …
+                </Button>
               )}
               {may('manage', ns) && (
                 <>
-                  <button type="button" class="danger" onClick={() => (question.value = 'purge')}>
-                    <Icon name="trash" /> Purge …
-                  </button>
-                  <button type="button" class="danger" onClick={() => (question.value = 'delete')}>
-                    <Icon name="trash" /> Delete the queue …
-                  </button>
+                  <Button icon="trash" class="danger" onClick={() => (question.value = 'purge')}>
+                    Purge …
+                  </Button>
+                  <Button icon="trash" class="danger" onClick={() => (question.value = 'delete')}>
+                    Delete the queue …
+                  </Button>
                 </>
               )}
             </Menu>
@@ -175,40 +180,28 @@ function RemovalDialog({
   const { ns, queue } = of;
   const isPurge = kind === 'purge';
   const mayRead = may('read', ns);
-  const status = useResource(keyOf(of), (signal) =>
-    mayRead ? queueStatus(of, signal) : Promise.resolve(null),
-  );
-  const error = useSignal<unknown>(null);
-  const isBusy = useSignal(false);
+  const status = useGet<QueueRecord>(mayRead ? queuePath(of, 'status') : null);
+  const { isBusy, error, run } = useWork();
   version.value;
   const picture = connection.value === 'live' ? queues.get(keyOf(of)) : undefined;
   const sizes = picture ?? status.value;
   // A purge does not remove reserved elements.
   const size = sizes === null ? null : isPurge ? sizes.size + sizes.schedSize : sizes.totalSize;
   const elements = size === null ? 'its elements' : several(size, 'element');
-  const isInUse = error.value instanceof ApiError && error.value.code === 'queue-in-use';
+  const isInUse = error instanceof ApiError && error.code === 'queue-in-use';
   const remove = async (): Promise<void> => {
-    isBusy.value = true;
-    try {
-      if (isPurge) {
-        const response = await call(path('q', ns, queue, 'elements'), { method: 'DELETE' });
-        const { removed } = (await response.json()) as { removed: number };
-        say(`${several(removed, 'element')} of ${named(queue)} removed`);
-        onPurge();
-      } else {
-        // Without `force`, elements inserted after the dialog was shown prevent the deletion.
-        await call(path('q', ns, queue), {
-          method: 'DELETE',
-          query: { force: size === 0 && !isInUse ? null : '1' },
-        });
-        say(`${named(queue)} is deleted`);
-        go(href(['queues']));
-      }
-      onClose();
-    } catch (reason) {
-      error.value = reason;
-      isBusy.value = false;
+    if (isPurge) {
+      const { removed } = await get<{ removed: number }>(queuePath(of, 'elements'), { method: 'DELETE' });
+      say(`${several(removed, 'element')} of ${named(queue)} removed`);
+      onPurge();
+    } else {
+      // Without `force`, elements inserted after the dialog was shown prevent the deletion.
+      const force = size === 0 && !isInUse ? null : '1';
+      await call(queuePath(of), { method: 'DELETE', query: { force } });
+      say(`${named(queue)} is deleted`);
+      go(href(['queues']));
     }
+    onClose();
   };
   return (
     <ConfirmDialog
@@ -218,8 +211,8 @@ function RemovalDialog({
           ? `Remove ${elements} of ${named(queue)}`
           : `Delete ${named(queue)} and ${elements}${isInUse ? ' anyway' : ''}`
       }
-      isDisabled={isBusy.value || (mayRead && size === null)}
-      onConfirm={() => void remove()}
+      isDisabled={isBusy || (mayRead && size === null)}
+      onConfirm={() => void run(remove)}
       onClose={onClose}
     >
       <p>
@@ -232,8 +225,8 @@ function RemovalDialog({
           </>
         )}
       </p>
-      {size === null && status.error !== null && <Failure error={status.error} retry={status.reload} />}
-      {error.value !== null && <Failure error={error.value} />}
+      {size === null && <Failure error={status.error} retry={status.reload} />}
+      <Failure error={error} />
       {isInUse && <p>If you delete it anyway, its waiting calls end, and its elements are removed.</p>}
     </ConfirmDialog>
   );
@@ -241,21 +234,19 @@ function RemovalDialog({
 
 function QueueElements({ of }: { readonly of: QueueNamed }) {
   const mayRead = may('read', of.ns);
-  const status = useResource(
-    keyOf(of),
-    (signal) => (mayRead ? queueStatus(of, signal) : Promise.resolve(null)),
-    10_000,
-  );
+  const status = useGet<QueueRecord>(mayRead ? queuePath(of, 'status') : null, { everyMs: 10_000 });
   return (
     <>
-      {status.error !== null && <Failure error={status.error} retry={status.reload} />}
-      {mayRead && <QueueFigures of={of} status={status.value} />}
+      <Failure error={status.error} retry={status.reload} />
       {mayRead && (
-        <div class="chart-range">
-          <RangeChoice />
-        </div>
+        <>
+          <QueueFigures of={of} status={status.value} />
+          <div class="chart-range">
+            <RangeChoice />
+          </div>
+          <Charts where={queuePath(of, 'history')} />
+        </>
       )}
-      {mayRead && <QueueCharts of={of} />}
       <ElementList of={of} status={status.value} />
     </>
   );
@@ -293,11 +284,4 @@ function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status
       </div>
     </dl>
   );
-}
-
-function QueueCharts({ of }: { readonly of: QueueNamed }) {
-  const history = useResource(keyOf(of), (signal) => queueHistory(of, signal), 15_000);
-  if (history.error !== null && history.value === null)
-    return <Failure error={history.error} retry={history.reload} />;
-  return <HistoryCharts history={history.value} />;
 }

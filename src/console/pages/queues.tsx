@@ -1,17 +1,17 @@
-import { type Signal, useSignal } from '@preact/signals';
+import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import type { FoundQueue, FoundQueues } from '../../model/records.ts';
-import { BASE, call, messageOf, path } from '../api.ts';
+import { BASE, call, messageOf, queuePath } from '../api.ts';
 import { count, several } from '../format.ts';
 import { findQueues, PAGE_SIZE, QUALIFIERS, searchOf, withLatest } from '../remote/found-queues.ts';
-import { connection, keyOf, type QueueNamed, version } from '../remote/live.ts';
-import { useResource } from '../remote/resource.ts';
+import { keyOf, version } from '../remote/live.ts';
+import { useReconnect, useResource } from '../remote/resource.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces, session } from '../session.ts';
+import { Button } from '../ui/button.tsx';
 import { FilterField } from '../ui/filter-field.tsx';
-import { Icon } from '../ui/icon.tsx';
 import { Empty, Failure, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
-import { type Selection, VirtualTable } from '../ui/table.tsx';
+import { RowTable } from '../ui/table.tsx';
 import { act } from '../ui/toasts.tsx';
 import { ColumnChoice, chosenColumns } from './queue-columns.tsx';
 import { SavedViews } from './queue-views.tsx';
@@ -42,7 +42,7 @@ export function Queues() {
     READ_EVERY_MS,
   );
   const listed = useSignal<ListedPage | null>(null);
-  const selected = useSignal<ReadonlyMap<string, QueueNamed>>(new Map());
+  const selected = useSignal<ReadonlyMap<string, FoundQueue>>(new Map());
   const isSortingAgain = useRef(false);
   const latest = found.value;
   useEffect(() => {
@@ -54,13 +54,8 @@ export function Queues() {
     isSortingAgain.current = true;
     found.reload();
   };
-  const isLive = connection.value === 'live';
-  const wasLive = useRef(isLive);
-  useEffect(() => {
-    // Without a stream, the server's data are up to ten seconds old. For the stream it has read them again.
-    if (isLive && !wasLive.current) sortAgain();
-    wasLive.current = isLive;
-  }, [isLive]);
+  // Without a stream, the server's data are up to ten seconds old. For the stream it has read them again.
+  useReconnect(sortAgain);
   version.value;
   const shown = listed.value;
   const rows = withLatest(shown?.queues ?? [], latest?.queues ?? []);
@@ -72,7 +67,7 @@ export function Queues() {
         <SavedViews />
         <ColumnChoice />
       </div>
-      {found.error !== null && <Failure error={found.error} retry={found.reload} />}
+      <Failure error={found.error} retry={found.reload} />
       {latest !== null && latest.unavailable.length > 0 && (
         <Failure
           error={`Queues of ${latest.unavailable.join(', ')} are missing, or shown as they were last read: the engine is unavailable.`}
@@ -81,7 +76,6 @@ export function Queues() {
       <section class="card">
         <header>
           <FilterField
-            filter={search.filter}
             label="Filter queues"
             placeholder="Name, ns:N, depth:>1000, paused …"
             suggestions={QUALIFIERS}
@@ -89,9 +83,9 @@ export function Queues() {
           <span class="muted grow" role="status">
             {latest !== null && isAnswered && <Found page={latest} isFiltered={search.filter !== ''} />}
           </span>
-          <button type="button" class="quiet" onClick={sortAgain}>
-            <Icon name="refresh" /> Sort again
-          </button>
+          <Button icon="refresh" class="quiet" onClick={sortAgain}>
+            Sort again
+          </Button>
         </header>
         {selected.value.size > 0 && (
           <SelectionBar
@@ -100,37 +94,35 @@ export function Queues() {
               selected.value = new Map(failed.map((one) => [keyOf(one), one]));
               found.reload();
             }}
-            onNone={() => {
-              selected.value = new Map();
-            }}
+            onNone={() => (selected.value = new Map())}
           />
         )}
         <NewBar
           added={shown === null || latest === null ? 0 : addedIn(latest, shown)}
-          onShow={() => {
-            listed.value = latest;
-          }}
+          onShow={() => (listed.value = latest)}
         />
         {shown === null && isAnswered && <Loading what="Reading the queues" />}
-        {shown !== null && isAnswered && rows.length === 0 && (
-          <NoQueues isFiltered={search.filter !== ''} page={shown.page} />
+        {shown !== null && isAnswered && (
+          <>
+            {rows.length === 0 ? (
+              <NoQueues isFiltered={search.filter !== ''} page={shown.page} />
+            ) : (
+              <RowTable
+                // Start another page at its top.
+                key={shown.page}
+                label="Queues"
+                rows={rows}
+                keyOf={keyOf}
+                nameOf={({ queue }) => queue}
+                columns={chosenColumns()}
+                sort={search.sort}
+                onSort={(sort) => setQuery({ sort, page: null })}
+                {...(mayAnywhere('manage') && { selected })}
+              />
+            )}
+            <Pager page={shown.page} matched={shown.matched} />
+          </>
         )}
-        {shown !== null && isAnswered && rows.length > 0 && (
-          <VirtualTable
-            // Start another page at its top.
-            key={shown.page}
-            label="Queues"
-            rows={rows}
-            keyOf={keyOf}
-            nameOf={({ queue }) => queue}
-            columns={chosenColumns()}
-            sort={search.sort}
-            onSort={(sort) => setQuery({ sort, page: null })}
-            onOpen={({ ns, queue }) => go(queueHref(ns, queue))}
-            {...(mayAnywhere('manage') && { selection: selectionOf(rows, selected) })}
-          />
-        )}
-        {shown !== null && isAnswered && <Pager page={shown.page} matched={shown.matched} />}
       </section>
     </>
   );
@@ -141,29 +133,6 @@ function addedIn(latest: ListedPage, shown: ListedPage): number {
   if (latest.key !== shown.key) return 0;
   const known = new Set(shown.queues.map(keyOf));
   return latest.queues.filter((one) => !known.has(keyOf(one))).length;
-}
-
-function selectionOf(
-  rows: readonly FoundQueue[],
-  selected: Signal<ReadonlyMap<string, QueueNamed>>,
-): Selection {
-  const change = (isSelected: boolean, some: readonly FoundQueue[]): void => {
-    const next = new Map(selected.peek());
-    for (const one of some) {
-      if (isSelected) next.set(keyOf(one), one);
-      else next.delete(keyOf(one));
-    }
-    selected.value = next;
-  };
-  return {
-    keys: new Set(selected.value.keys()),
-    toggle: (key: string) =>
-      change(
-        !selected.peek().has(key),
-        rows.filter((row) => keyOf(row) === key),
-      ),
-    toggleAll: () => change(!rows.every((row) => selected.peek().has(keyOf(row))), rows),
-  };
 }
 
 function Found({ page, isFiltered }: { readonly page: ListedPage; readonly isFiltered: boolean }) {
@@ -185,15 +154,15 @@ function Pager({ page, matched }: { readonly page: number; readonly matched: num
   };
   return (
     <nav class="pager" aria-label="Pages of the list">
-      <button type="button" disabled={page <= 1} onClick={() => open(Math.min(page - 1, Math.max(1, pages)))}>
+      <Button disabled={page <= 1} onClick={() => open(Math.min(page - 1, Math.max(1, pages)))}>
         Previous
-      </button>
+      </Button>
       <span class="muted">
         Page {count(page)} of {count(pages)}
       </span>
-      <button type="button" disabled={page >= pages} onClick={() => open(page + 1)}>
+      <Button disabled={page >= pages} onClick={() => open(page + 1)}>
         Next
-      </button>
+      </Button>
     </nav>
   );
 }
@@ -202,9 +171,9 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
   if (page > 1) {
     return (
       <Empty title={`Page ${count(page)} is empty now`} icon="queues">
-        <button type="button" class="link" onClick={() => setQuery({ page: null })}>
+        <Button class="link" onClick={() => setQuery({ page: null })}>
           Show the first page
-        </button>
+        </Button>
       </Empty>
     );
   }
@@ -213,9 +182,9 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
       <Empty title="No queue matches the filter" icon="search">
         Words match parts of names. Qualifiers narrow the list: <code>ns:N</code>, <code>depth:&gt;1000</code>
         , <code>age:&gt;60</code>, <code>paused</code>.{' '}
-        <button type="button" class="link" onClick={() => setQuery({ filter: null, page: null })}>
+        <Button class="link" onClick={() => setQuery({ filter: null, page: null })}>
           Show all queues
-        </button>
+        </Button>
       </Empty>
     );
   }
@@ -228,7 +197,7 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
         <>
           <a href={queueHref(ns, 'first')}>Insert the first element</a>, or with{' '}
           <code>
-            curl -u {session.value?.user} -d hello {new URL(path('q', ns, 'first'), BASE).href}
+            curl -u {session.value?.user} -d hello {new URL(queuePath({ ns, queue: 'first' }), BASE).href}
           </code>
         </>
       )}
@@ -241,16 +210,16 @@ function SelectionBar({
   onDone,
   onNone,
 }: {
-  readonly chosen: readonly QueueNamed[];
+  readonly chosen: readonly FoundQueue[];
   /** @param failed the queues that could not be changed */
-  readonly onDone: (failed: readonly QueueNamed[]) => void;
+  readonly onDone: (failed: readonly FoundQueue[]) => void;
   readonly onNone: () => void;
 }) {
   const manageable = chosen.filter(({ ns }) => may('manage', ns));
   const change = (verb: 'pause' | 'resume'): Promise<void> =>
     act(async () => {
       const changes = await Promise.allSettled(
-        manageable.map(async ({ ns, queue }) => call(path('q', ns, queue, verb), { method: 'POST' })),
+        manageable.map((one) => call(queuePath(one, verb), { method: 'POST' })),
       );
       const errors = changes.flatMap((one) => (one.status === 'rejected' ? [one.reason] : []));
       onDone(manageable.filter((_, i) => changes[i]?.status === 'rejected'));
@@ -267,17 +236,17 @@ function SelectionBar({
       )}
       {manageable.length > 0 && (
         <>
-          <button type="button" onClick={() => void change('pause')}>
-            <Icon name="paused" /> Pause
-          </button>
-          <button type="button" onClick={() => void change('resume')}>
-            <Icon name="play" /> Resume
-          </button>
+          <Button icon="paused" onClick={() => void change('pause')}>
+            Pause
+          </Button>
+          <Button icon="play" onClick={() => void change('resume')}>
+            Resume
+          </Button>
         </>
       )}
-      <button type="button" class="quiet" onClick={onNone}>
+      <Button class="quiet" onClick={onNone}>
         Select none
-      </button>
+      </Button>
     </section>
   );
 }

@@ -1,23 +1,28 @@
 import { useSignal } from '@preact/signals';
 import type { IssuedToken, ListedToken } from '../../model/records.ts';
-import { mayHaveChanged } from '../api.ts';
+import { call, get, mayHaveChanged, path } from '../api.ts';
 import { count, named, several } from '../format.ts';
-import { useResource } from '../remote/resource.ts';
-import { createToken, listTokens, MAX_TOKENS, revokeToken } from '../remote/tokens.ts';
+import { useGet } from '../remote/resource.ts';
 import { may, namespaces, RIGHT_NAMES, session } from '../session.ts';
 import { now } from '../timers.ts';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Dialog } from '../ui/dialog.tsx';
-import { Icon } from '../ui/icon.tsx';
+import { DialogFoot, Field, onData, Select, useWork } from '../ui/form.tsx';
 import { type PlainColumn, PlainTable } from '../ui/plain-table.tsx';
 import { Snippet } from '../ui/snippet.tsx';
-import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { Empty, Failure, Loaded } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
-/** The user's API tokens; for administrators those of all users. */
+/** The server's maximum. A user has at most 100; administrators see those of all users. */
+const MAX_TOKENS = 1_000;
+
+/** The user's API tokens, the oldest first; for administrators those of all users. */
 export function Tokens() {
-  const { value, error, isLoading, reload } = useResource('tokens', listTokens, 30_000);
+  const tokens = useGet<readonly ListedToken[]>('tokens', { query: { limit: MAX_TOKENS }, everyMs: 30_000 });
+  const { value, reload } = tokens;
   const isCreating = useSignal(false);
   const revoked = useSignal<ListedToken | null>(null);
   const isAdministrator = session.value?.isAdministrator === true;
@@ -25,51 +30,50 @@ export function Tokens() {
     act(async () => {
       // Close the dialog first: errors are shown behind it.
       revoked.value = null;
-      await revokeToken(id);
+      await call(path('tokens', id), { method: 'DELETE' });
       reload();
       return `The token ${named(name)} is revoked`;
     });
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">{isAdministrator ? 'API tokens of all users' : 'Your API tokens'}</h2>
-        {value !== null && (
-          <span class="muted">
-            {value.length < MAX_TOKENS
-              ? several(value.length, 'token')
-              : `the oldest ${count(value.length)} tokens`}
-          </span>
-        )}
-        <button type="button" onClick={() => (isCreating.value = true)}>
-          <Icon name="plus" /> New token …
-        </button>
-      </header>
-      {error !== null && <Failure error={error} retry={reload} />}
-      {value === null && isLoading && <Loading />}
-      {value !== null && (
-        <PlainTable
-          label="API tokens"
-          isLow
-          rows={value}
-          empty={
-            <Empty title="There are no API tokens" icon="lock">
-              A program uses a token in place of a password. A token has all or some of your rights, and can
-              be revoked separately.
-            </Empty>
-          }
-          keyOf={({ id }) => id}
-          columns={columnsOf(isAdministrator)}
-          actions={(token) => (
-            <button
-              type="button"
-              aria-label={`Revoke ${named(token.name)}`}
-              onClick={() => (revoked.value = token)}
-            >
-              Revoke …
-            </button>
+    <Card
+      title={isAdministrator ? 'API tokens of all users' : 'Your API tokens'}
+      aside={
+        <>
+          {value !== null && (
+            <span class="muted">
+              {value.length < MAX_TOKENS
+                ? several(value.length, 'token')
+                : `the oldest ${count(value.length)} tokens`}
+            </span>
           )}
-        />
-      )}
+          <Button icon="plus" onClick={() => (isCreating.value = true)}>
+            New token …
+          </Button>
+        </>
+      }
+    >
+      <Loaded from={tokens}>
+        {(all) => (
+          <PlainTable
+            label="API tokens"
+            isLow
+            rows={all}
+            empty={
+              <Empty title="There are no API tokens" icon="lock">
+                A program uses a token in place of a password. A token has all or some of your rights, and can
+                be revoked separately.
+              </Empty>
+            }
+            keyOf={({ id }) => id}
+            columns={columnsOf(isAdministrator)}
+            actions={(token) => (
+              <Button aria-label={`Revoke ${named(token.name)}`} onClick={() => (revoked.value = token)}>
+                Revoke …
+              </Button>
+            )}
+          />
+        )}
+      </Loaded>
       {isCreating.value && (
         <NewTokenDialog
           onClose={() => {
@@ -91,7 +95,7 @@ export function Tokens() {
           </p>
         </ConfirmDialog>
       )}
-    </section>
+    </Card>
   );
 }
 
@@ -119,39 +123,42 @@ function rightsText(rights: ListedToken['rights']): string {
 
 const DAY_MS = 86_400_000;
 /** When a new token expires, by number of days. */
-const EXPIRIES = { '30': 'In 30 days', '90': 'In 90 days', '365': 'In a year', never: 'Never' } as const;
+const EXPIRIES = [
+  ['30', 'In 30 days'],
+  ['90', 'In 90 days'],
+  ['365', 'In a year'],
+  ['never', 'Never'],
+] as const;
+const SCOPES = [
+  ['all', 'All of yours'],
+  ['some', 'Only those chosen'],
+] as const;
 
 /** Creates an API token of the user, and shows it once. */
 function NewTokenDialog({ onClose }: { readonly onClose: () => void }) {
   const issued = useSignal<IssuedToken | null>(null);
-  const hasAllRights = useSignal(true);
-  const error = useSignal<unknown>(null);
-  const isBusy = useSignal(false);
-  const create = async (event: SubmitEvent): Promise<void> => {
-    event.preventDefault();
-    const data = new FormData(event.currentTarget as HTMLFormElement);
-    const expiry = String(data.get('expiry'));
+  const expiry = useSignal<(typeof EXPIRIES)[number][0]>('90');
+  const scope = useSignal<(typeof SCOPES)[number][0]>('all');
+  const { isBusy, error, run } = useWork();
+  const create = async (data: FormData): Promise<void> => {
     const chosen = namespaces()
       .map((ns) => [ns, data.getAll(`rights in ${ns}`)] as const)
       .filter(([, rights]) => rights.length > 0);
-    if (!hasAllRights.value && chosen.length === 0) {
-      error.value = 'The token would have no rights. Choose at least one.';
-      return;
-    }
-    isBusy.value = true;
-    error.value = null;
-    try {
-      issued.value = await createToken({
-        name: String(data.get('name')),
-        rights: hasAllRights.value ? null : Object.fromEntries(chosen),
-        expiresAt: expiry === 'never' ? null : new Date(now() + Number(expiry) * DAY_MS).toISOString(),
-      });
-    } catch (reason) {
-      error.value = mayHaveChanged(reason)
-        ? 'The response was lost: the token may have been created. If the list has it, revoke it and create another one.'
-        : reason;
-    }
-    isBusy.value = false;
+    if (scope.value === 'some' && chosen.length === 0)
+      throw 'The token would have no rights. Choose at least one.';
+    const days = expiry.value;
+    const token = {
+      name: String(data.get('name')),
+      rights: scope.value === 'all' ? null : Object.fromEntries(chosen),
+      expiresAt: days === 'never' ? null : new Date(now() + Number(days) * DAY_MS).toISOString(),
+    };
+    issued.value = await get<IssuedToken>('tokens', { method: 'POST', json: token }).catch(
+      (reason: unknown) => {
+        throw mayHaveChanged(reason)
+          ? 'The response was lost: the token may have been created. If the list has it, revoke it and create another one.'
+          : reason;
+      },
+    );
   };
   if (issued.value !== null) {
     return (
@@ -163,9 +170,9 @@ function NewTokenDialog({ onClose }: { readonly onClose: () => void }) {
           </p>
           <Snippet title={issued.value.name} text={issued.value.token} />
           <div class="foot">
-            <button type="button" class="primary" onClick={onClose}>
+            <Button class="primary" onClick={onClose}>
               Close
-            </button>
+            </Button>
           </div>
         </div>
       </Dialog>
@@ -173,44 +180,21 @@ function NewTokenDialog({ onClose }: { readonly onClose: () => void }) {
   }
   return (
     <Dialog title="New API token" onClose={onClose}>
-      <form class="body stack" onSubmit={create}>
-        {error.value !== null && <Failure error={error.value} />}
-        <label class="field">
-          <span>Name</span>
+      <form class="body stack" onSubmit={onData((data) => void run(() => create(data)))}>
+        <Failure error={error} />
+        <Field label="Name" hint="The program that uses it.">
           <input name="name" required maxLength={64} autocomplete="off" />
-          <small>The program that uses it.</small>
-        </label>
-        <label class="field">
-          <span>Expires</span>
-          <select name="expiry" defaultValue="90">
-            {Object.entries(EXPIRIES).map(([days, text]) => (
-              <option key={days} value={days} selected={days === '90'}>
-                {text}
-              </option>
-            ))}
-          </select>
-        </label>
-        <label class="field">
-          <span>Rights</span>
-          <select
-            onChange={(event) => {
-              hasAllRights.value = event.currentTarget.value === 'all';
-            }}
-          >
-            <option value="all">All of yours</option>
-            <option value="some">Only those chosen</option>
-          </select>
-          <small>It never has more rights than you, and loses those that you lose.</small>
-        </label>
-        {!hasAllRights.value && <RightsChoice />}
-        <div class="foot">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" class="primary" disabled={isBusy.value}>
-            Create the token
-          </button>
-        </div>
+        </Field>
+        <Field label="Expires">
+          <Select value={expiry.value} options={EXPIRIES} onChange={(days) => (expiry.value = days)} />
+        </Field>
+        <Field label="Rights" hint="It never has more rights than you, and loses those that you lose.">
+          <Select value={scope.value} options={SCOPES} onChange={(chosen) => (scope.value = chosen)} />
+        </Field>
+        {scope.value === 'some' && <RightsChoice />}
+        <DialogFoot isDisabled={isBusy} onCancel={onClose}>
+          Create the token
+        </DialogFoot>
       </form>
     </Dialog>
   );

@@ -1,5 +1,4 @@
-import { BASE } from '../api.ts';
-import type { QueueNamed } from '../remote/live.ts';
+import { BASE, type QueueNamed } from '../api.ts';
 import { session } from '../session.ts';
 import { Snippet } from '../ui/snippet.tsx';
 

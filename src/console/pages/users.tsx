@@ -1,15 +1,17 @@
 import { useSignal } from '@preact/signals';
-import type { AuditRow, ConsoleSessionRow } from '../../model/records.ts';
-import { changes, consoleSessions, endAllSessions, endSession } from '../remote/node-lists.ts';
-import { useResource } from '../remote/resource.ts';
-import { address } from '../route.ts';
+import type { AuditLines, AuditRow, ConsoleSessionRow, OwnConsoleSessions } from '../../model/records.ts';
+import { call, get, path } from '../api.ts';
+import { useGet, useResource } from '../remote/resource.ts';
 import { namespaces, RIGHT_NAMES, session, signOut } from '../session.ts';
+import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
-import { FilterField } from '../ui/filter-field.tsx';
+import { FilterField, filterOfPage } from '../ui/filter-field.tsx';
+import { onData } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
+import { Badge, Empty, Loaded } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 import { Tokens } from './tokens.tsx';
@@ -34,13 +36,14 @@ function OwnRights() {
   if (!record) return null;
   const { user, isAdministrator, rights, maskedBodies } = record;
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">
+    <Card
+      title={
+        <>
           Rights of <bdi>{user}</bdi>
-        </h2>
-        {isAdministrator && <Badge level="accent">Administrator</Badge>}
-      </header>
+        </>
+      }
+      aside={isAdministrator && <Badge level="accent">Administrator</Badge>}
+    >
       <PlainTable
         label={`Rights of ${user}`}
         isLow
@@ -65,7 +68,7 @@ function OwnRights() {
           },
         ]}
       />
-    </section>
+    </Card>
   );
 }
 
@@ -81,118 +84,115 @@ function YesOrNo({ isYes }: { readonly isYes: boolean }) {
 /** The user's console sessions; for administrators also those of other users. */
 function Sessions() {
   const self = session.value?.user ?? '';
-  const user = useSignal(self);
-  const typed = useSignal(self);
+  const chosen = useSignal(self);
+  const user = chosen.value;
   const isAsking = useSignal(false);
-  const isOwn = user.value === self;
-  const label = isOwn ? 'Your console sessions' : `Console sessions of ${user.value}`;
-  const { value, error, isLoading, reload } = useResource(
-    `sessions of ${user.value}`,
-    async (signal) => ({ user: user.value, ...(await consoleSessions(user.value, signal)) }),
+  const isOwn = user === self;
+  const label = isOwn ? 'Your console sessions' : `Console sessions of ${user}`;
+  const read = useResource(
+    user,
+    async (signal) => ({
+      user,
+      ...(await get<OwnConsoleSessions>('console/sessions', { query: { user }, signal })),
+    }),
     10_000,
   );
   // The previous response stays while the next one is loading: do not show it under another user's name.
-  const list = value?.user === user.value ? value : null;
+  const sessions = { ...read, value: read.value?.user === user ? read.value : null };
   const end = (id: string): Promise<void> =>
     act(async () => {
-      await endSession(user.value, id);
-      reload();
+      await call(path('console', 'sessions', id), { method: 'DELETE', query: { user } });
+      sessions.reload();
       return 'The session is signed out';
     });
   const endAll = (): Promise<void> =>
     act(async () => {
       // Close the dialog first: errors are shown behind it.
       isAsking.value = false;
-      await endAllSessions(user.value);
+      await call('console/sessions', { method: 'DELETE', query: { user } });
       if (isOwn) await signOut();
-      else reload();
-      return `All sessions of ${user.value} are signed out`;
+      else sessions.reload();
+      return `All sessions of ${user} are signed out`;
     });
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">
-          <bdi>{label}</bdi>
-        </h2>
-        {session.value?.isAdministrator === true && (
-          <form
-            class="row"
-            onSubmit={(event) => {
-              event.preventDefault();
-              user.value = typed.value.trim() || self;
-            }}
-          >
-            <label class="row">
-              <span class="muted">Of user</span>
-              <input
-                value={typed.value}
-                onInput={({ currentTarget }) => (typed.value = currentTarget.value)}
-              />
-            </label>
-            <button type="submit">Show</button>
-          </form>
+    <Card
+      title={<bdi>{label}</bdi>}
+      aside={
+        <>
+          {session.value?.isAdministrator === true && (
+            <form
+              class="row"
+              onSubmit={onData((data) => (chosen.value = String(data.get('user')).trim() || self))}
+            >
+              <label class="row">
+                <span class="muted">Of user</span>
+                <input name="user" defaultValue={self} />
+              </label>
+              <button type="submit">Show</button>
+            </form>
+          )}
+          {sessions.value !== null && sessions.value.sessions.length > 0 && (
+            <Button class="danger" onClick={() => (isAsking.value = true)}>
+              Sign out all …
+            </Button>
+          )}
+        </>
+      }
+    >
+      <Loaded from={sessions}>
+        {(list) => (
+          <>
+            <MissingNodes missing={list.missing} />
+            <PlainTable
+              label={label}
+              isLow
+              rows={list.sessions}
+              empty={
+                <Empty title={`${user} is not signed in`} icon="users">
+                  Sessions appear here from the sign-in until they end. Programs that send a password or a
+                  token have none.
+                </Empty>
+              }
+              keyOf={({ id }) => id}
+              columns={[
+                {
+                  title: 'From',
+                  cell: ({ address, isThis }) => (
+                    <>
+                      <span class="mono">{address}</span> {isThis && <Badge level="accent">this one</Badge>}
+                    </>
+                  ),
+                },
+                { title: 'Browser', className: 'long', cell: ({ browser }) => <bdi>{browser ?? '–'}</bdi> },
+                ...nodeColumn<ConsoleSessionRow>(list),
+                { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
+                { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },
+                { title: 'Expires', cell: ({ expiresAt }) => <When at={expiresAt} /> },
+              ]}
+              actions={({ id, isThis }) => !isThis && <Button onClick={() => void end(id)}>Sign out</Button>}
+            />
+          </>
         )}
-        {list !== null && list.sessions.length > 0 && (
-          <button type="button" class="danger" onClick={() => (isAsking.value = true)}>
-            Sign out all …
-          </button>
-        )}
-      </header>
-      {error !== null && <Failure error={error} retry={reload} />}
-      {list === null && isLoading && <Loading />}
-      {list !== null && <MissingNodes missing={list.missing} />}
-      {list !== null && (
-        <PlainTable
-          label={label}
-          isLow
-          rows={list.sessions}
-          empty={
-            <Empty title={`${user.value} is not signed in`} icon="users">
-              Sessions appear here from the sign-in until they end. Programs that send a password or a token
-              have none.
-            </Empty>
-          }
-          keyOf={({ id }) => id}
-          columns={[
-            {
-              title: 'From',
-              cell: ({ address, isThis }) => (
-                <>
-                  <span class="mono">{address}</span> {isThis && <Badge level="accent">this one</Badge>}
-                </>
-              ),
-            },
-            { title: 'Browser', className: 'long', cell: ({ browser }) => <bdi>{browser ?? '–'}</bdi> },
-            ...nodeColumn<ConsoleSessionRow>(list),
-            { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
-            { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },
-            { title: 'Expires', cell: ({ expiresAt }) => <When at={expiresAt} /> },
-          ]}
-          actions={({ id, isThis }) =>
-            !isThis && (
-              <button type="button" onClick={() => void end(id)}>
-                Sign out
-              </button>
-            )
-          }
-        />
-      )}
+      </Loaded>
       {isAsking.value && (
         <ConfirmDialog
-          title={`Sign out all sessions of ${user.value}`}
-          action={`Sign out all sessions of ${user.value}`}
+          title={`Sign out all sessions of ${user}`}
+          action={`Sign out all sessions of ${user}`}
           onConfirm={() => void endAll()}
           onClose={() => (isAsking.value = false)}
         >
           <p>
-            Every console session of <bdi>{user.value}</bdi> ends on all nodes
+            Every console session of <bdi>{user}</bdi> ends on all nodes
             {isOwn && ', this one too'}. Passwords and API tokens stay valid.
           </p>
         </ConfirmDialog>
       )}
-    </section>
+    </Card>
   );
 }
+
+/** Maximum changes in the table. */
+const MAX_LISTED = 200;
 
 function detailsText(details: AuditRow['details']): string {
   const all = Object.entries(details).map(
@@ -202,50 +202,53 @@ function detailsText(details: AuditRow['details']): string {
 }
 
 function Changes() {
-  const filter = address.value.query.get('filter') ?? '';
-  const { value, error, isLoading, reload } = useResource(
-    `audit ${filter}`,
-    (signal) => changes(filter, signal),
-    10_000,
-  );
+  const filter = filterOfPage();
+  const changes = useGet<AuditLines>('audit', { query: { limit: MAX_LISTED, filter }, everyMs: 10_000 });
+  const { value } = changes;
+  const emptyTitle =
+    filter === '' ? 'Nothing was changed since the nodes started' : 'No change matches the filter';
   return (
-    <section class="card">
-      <header>
-        <h2 class="grow">Who changed what</h2>
-        {value !== null && <Length of={value} shown={value.lines.length} one="change" />}
-        <span class="muted">newest first</span>
-        <FilterField filter={filter} label="Filter changes" placeholder="Queue, user, action …" />
-      </header>
-      {error !== null && <Failure error={error} retry={reload} />}
-      {value === null && isLoading && <Loading />}
-      {value !== null && <MissingNodes missing={value.missing} />}
-      {value !== null && (
-        <PlainTable
-          label="Who changed what"
-          rows={value.lines}
-          empty={
-            <Empty
-              title={
-                filter === '' ? 'Nothing was changed since the nodes started' : 'No change matches the filter'
+    <Card
+      title="Who changed what"
+      aside={
+        <>
+          {value !== null && <Length of={value} shown={value.lines.length} one="change" />}
+          <span class="muted">newest first</span>
+          <FilterField label="Filter changes" placeholder="Queue, user, action …" />
+        </>
+      }
+    >
+      <Loaded from={changes}>
+        {(list) => (
+          <>
+            <MissingNodes missing={list.missing} />
+            <PlainTable
+              label="Who changed what"
+              rows={list.lines}
+              empty={
+                <Empty title={emptyTitle} icon="users">
+                  Users who manage a namespace see its changes here, and everyone sees their own.
+                </Empty>
               }
-              icon="users"
-            >
-              Users who manage a namespace see its changes here, and everyone sees their own.
-            </Empty>
-          }
-          keyOf={(_, at) => String(at)}
-          columns={[
-            { title: 'When', cell: ({ at }) => <When at={at} /> },
-            { title: 'User', cell: ({ user }) => user },
-            { title: 'Action', cell: ({ action }) => action },
-            { title: 'Namespace', cell: ({ namespace }) => namespace ?? '–' },
-            { title: 'Queue', cell: ({ queue }) => <bdi>{queue ?? '–'}</bdi> },
-            { title: 'Details', className: 'long', cell: ({ details }) => <bdi>{detailsText(details)}</bdi> },
-            { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
-            ...nodeColumn<AuditRow>(value),
-          ]}
-        />
-      )}
-    </section>
+              keyOf={(_, at) => String(at)}
+              columns={[
+                { title: 'When', cell: ({ at }) => <When at={at} /> },
+                { title: 'User', cell: ({ user }) => user },
+                { title: 'Action', cell: ({ action }) => action },
+                { title: 'Namespace', cell: ({ namespace }) => namespace ?? '–' },
+                { title: 'Queue', cell: ({ queue }) => <bdi>{queue ?? '–'}</bdi> },
+                {
+                  title: 'Details',
+                  className: 'long',
+                  cell: ({ details }) => <bdi>{detailsText(details)}</bdi>,
+                },
+                { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
+                ...nodeColumn<AuditRow>(list),
+              ]}
+            />
+          </>
+        )}
+      </Loaded>
+    </Card>
   );
 }

@@ -1,10 +1,13 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
+import type { QueueNamed } from '../api.ts';
 import { count, named, several } from '../format.ts';
-import { clock, type QueueNamed } from '../remote/live.ts';
+import { holderText } from '../remote/elements.ts';
+import { clock } from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
 import { type ElementLocation, locate, type RedrivenElement } from '../remote/watched.ts';
 import { address, elementHref, queueHref } from '../route.ts';
+import { Card } from '../ui/card.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
@@ -56,12 +59,12 @@ export function WatchedElement({
           <h1 class="grow mono element-id">{firstId}</h1>
         </div>
       </div>
-      {found.error !== null && <Failure error={found.error} retry={found.reload} />}
-      <section class="card" aria-label="What happened to it">
-        <header>
-          <h2 class="grow">What happened to it</h2>
-          <span class="muted">checked every {seconds.value} s while refreshing is on</span>
-        </header>
+      <Failure error={found.error} retry={found.reload} />
+      <Card
+        label="What happened to it"
+        title="What happened to it"
+        aside={<span class="muted">checked every {seconds.value} s while refreshing is on</span>}
+      >
         {seen.value.length === 0 && found.isLoading && <Loading what="Looking for it" />}
         <ol class="timeline body" aria-live="polite">
           {seen.value.map(({ at, text, href }, i) => (
@@ -76,7 +79,7 @@ export function WatchedElement({
         <p class="body muted">
           Changes between two checks are not shown. <a href={queueHref(ns, dead)}>Back to the dead letters</a>
         </p>
-      </section>
+      </Card>
     </>
   );
 }
@@ -113,10 +116,7 @@ function momentOf(
   }
   const { state, holder, tries } = element;
   const failed = tries === 0 ? '' : `, after ${several(tries, 'failed try', 'failed tries')}`;
-  const by =
-    holder === null
-      ? ''
-      : ` by ${holder.user ?? 'an exchange'}${holder.tid === null ? '' : `, tid ${holder.tid}`}`;
+  const by = holder === null ? '' : ` by ${holderText(holder)}`;
   return {
     at,
     text: `It is ${state} in ${named(source.queue)}${by}${failed}`,

@@ -11,7 +11,7 @@ export interface Concern {
 }
 
 /** How long ready elements may wait before the queue is listed. */
-export const LATE_MS = 60_000;
+const LATE_MS = 60_000;
 
 /** The reasons of {@link concerns}, as shown on the overview, most urgent first. */
 export const RULE = [
@@ -21,45 +21,28 @@ export const RULE = [
   'Elements have been ready for more than a minute, although some are taken.',
 ] as const;
 
-export interface Concerns {
-  /** The most urgent queues, in order. */
-  readonly first: readonly Concern[];
-  /** Number of all queues that need attention. */
-  readonly total: number;
-}
-
 /**
  * Returns the queues that need attention, the most urgent first; within a rank, the one with the oldest ready element.
- * With 10,000 queues this runs twice a second, so times are compared as ISO strings without parsing, and only the first
- * `max` are sorted.
+ * With 10,000 queues this runs twice a second, so times are compared as ISO strings without parsing.
  */
 export function concerns(
   queues: ReadonlyMap<string, QueuePicture>,
   alarms: Iterable<AlarmPicture>,
   samples: ReadonlyMap<string, readonly DepthSample[]>,
   now: number,
-  max: number,
-): Concerns {
+): readonly Concern[] {
   const grew = new Set<string>();
   for (const { alarm, ns, queue } of alarms) {
     if (alarm === 'dead-letters-grew' && ns !== undefined && queue !== undefined)
       grew.add(keyOf({ ns, queue }));
   }
   const lateSince = new Date(now - LATE_MS).toISOString();
-  const first: Concern[] = [];
-  let total = 0;
+  const found: Concern[] = [];
   for (const [key, queue] of queues) {
     const rank = grew.has(key) ? 0 : rankOf(queue, lateSince, samples.get(key), now);
-    if (rank === null) continue;
-    total += 1;
-    const concern = { queue, rank };
-    const last = first.at(-1);
-    if (first.length === max && last !== undefined && byUrgency(concern, last) >= 0) continue;
-    const at = first.findIndex((one) => byUrgency(concern, one) < 0);
-    first.splice(at === -1 ? first.length : at, 0, concern);
-    if (first.length > max) first.pop();
+    if (rank !== null) found.push({ queue, rank });
   }
-  return { first, total };
+  return found.sort(byUrgency);
 }
 
 function byUrgency(a: Concern, b: Concern): number {

@@ -1,7 +1,6 @@
 import type { BrowsedElement, ExchangeDeclaration, ExchangeTrial } from '../../model/records.ts';
-import { ApiError, get, path } from '../api.ts';
+import { ApiError, get, path, type QueueNamed } from '../api.ts';
 import { listElements } from './elements.ts';
-import type { QueueNamed } from './live.ts';
 
 /** An element of the source, and the result of a dry run. */
 export interface TriedElement {
@@ -9,18 +8,24 @@ export interface TriedElement {
   readonly result: ExchangeTrial;
 }
 
-/** The results for one element, with the stored and with the edited declaration. */
+/** Where an element of the source goes by the stored and by the changed declaration. */
 export interface ComparedElement {
   readonly id: string;
-  readonly before: ExchangeTrial;
-  readonly after: ExchangeTrial;
+  readonly before: readonly string[];
+  readonly after: readonly string[];
+  /** `changed`: its copies go to the same destinations with other content. */
+  readonly difference: 'elsewhere' | 'changed' | 'same';
 }
 
-export interface SelectorMistake {
-  readonly destination: number;
+/** A mistake in a selector. Line and column count from 1. */
+export interface SelectorProblem {
   readonly message: string;
   readonly line: number;
   readonly column: number | null;
+}
+
+export interface SelectorMistake extends SelectorProblem {
+  readonly destination: number;
 }
 
 /** Reads the first elements of a source that have a text body that the user may see. */
@@ -28,15 +33,15 @@ export async function samplesOf(src: QueueNamed, max: number): Promise<readonly 
   const { elements } = await listElements(
     src,
     { state: null, group: null, search: '' },
-    { after: null, hidesBodies: false, signal: new AbortController().signal },
+    { after: null, hidesBodies: false },
   );
   return elements.filter(({ text, truncated }) => text !== undefined && !truncated).slice(0, max);
 }
 
-/** Tests a declaration with elements; null: the stored one. One at a time: a user may run only two tests at once. */
+/** Tests a declaration with elements, one at a time: a user may run only two tests at once. */
 export async function tryOn(
   id: string,
-  declaration: ExchangeDeclaration | null,
+  declaration: ExchangeDeclaration,
   samples: readonly BrowsedElement[],
 ): Promise<readonly TriedElement[]> {
   const tried: TriedElement[] = [];
@@ -50,23 +55,28 @@ export async function compareOn(
   changed: ExchangeDeclaration,
   samples: readonly BrowsedElement[],
 ): Promise<readonly ComparedElement[]> {
-  const before = await tryOn(id, null, samples);
-  const after = await tryOn(id, changed, samples);
-  return before.flatMap(({ id: of, result }, i) => {
-    const matching = after[i];
-    return matching === undefined ? [] : [{ id: of, before: result, after: matching.result }];
-  });
+  const compared: ComparedElement[] = [];
+  for (const sample of samples) {
+    const before = await dryRun(id, null, sample);
+    const after = await dryRun(id, changed, sample);
+    compared.push({
+      id: sample.id,
+      before: placesOf(before),
+      after: placesOf(after),
+      difference: differenceOf(before, after),
+    });
+  }
+  return compared;
 }
 
 /** Returns the destinations of an element, or the queue for unroutable elements. */
-export function placesOf({ dst, strays_to, overrun }: ExchangeTrial): readonly string[] {
+function placesOf({ dst, strays_to, overrun }: ExchangeTrial): readonly string[] {
   if (overrun !== null) return [`nowhere: ${overrun}`];
   const accepting = dst.filter(({ accepted }) => accepted).map(({ ns, q }) => `${q} of ${ns}`);
   return accepting.length === 0 && strays_to !== null ? [strays_to] : accepting;
 }
 
-/** Whether a change sends an element elsewhere, changes the copies in the same destinations, or has no effect. */
-export function differenceOf({ before, after }: ComparedElement): 'elsewhere' | 'changed' | 'same' {
+function differenceOf(before: ExchangeTrial, after: ExchangeTrial): ComparedElement['difference'] {
   const sorted = (result: ExchangeTrial): string => JSON.stringify([...placesOf(result)].sort());
   if (sorted(before) !== sorted(after)) return 'elsewhere';
   return copiesOf(before) === copiesOf(after) ? 'same' : 'changed';
@@ -137,6 +147,7 @@ export function mistakesIn(tried: readonly TriedElement[]): readonly SelectorMis
   return [...found.values()];
 }
 
+/** @param declaration null: the stored one */
 function dryRun(
   id: string,
   declaration: ExchangeDeclaration | null,

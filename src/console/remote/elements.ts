@@ -1,8 +1,7 @@
 import type { DeliveryState } from '../../model/element.ts';
-import type { BrowsedElement, BrowsePage } from '../../model/records.ts';
-import { get, path, read, urlOf } from '../api.ts';
-import { fromByteString, toByteString } from './header-text.ts';
-import type { QueueNamed } from './live.ts';
+import type { BrowsedElement, BrowsePage, QueueRecord } from '../../model/records.ts';
+import { get, type QueueNamed, queuePath, read, urlOf } from '../api.ts';
+import { may } from '../session.ts';
 
 /** The filter of a list of elements. */
 export interface ListFilter {
@@ -12,11 +11,16 @@ export interface ListFilter {
   readonly search: string;
 }
 
-export const PAGE = 100;
+const PAGE = 100;
 
 /** Returns a selector of elements whose header has this value; null: that lack the header. */
 export function havingHeader(name: string, value: string | null): string {
   return `env => env.msg.hdrs[${JSON.stringify(name)}] === ${value === null ? 'undefined' : JSON.stringify(value)}`;
+}
+
+/** Returns UTF-8 as browsers send and search it: each byte as a character. */
+export function toByteString(text: string): string {
+  return Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join('');
 }
 
 /** How much of a binary body is searched: more would exceed the limits of a selector. */
@@ -58,92 +62,101 @@ for (let i = 0; i < Math.min(b.length, ${SEARCHED_BYTES}); i += 4096) t += Strin
 return has(t, ${JSON.stringify(toByteString(text).toLowerCase())}) }`;
 }
 
-export function listElements(
-  { ns, queue }: QueueNamed,
-  { state, group, search }: ListFilter,
-  options: { readonly after: string | null; readonly hidesBodies: boolean; readonly signal: AbortSignal },
-): Promise<BrowsePage> {
-  const { after, hidesBodies, signal } = options;
-  return get<BrowsePage>(path('q', ns, queue, 'elements'), {
-    query: { state, group, after, limit: PAGE, where: selectorOf(search, hidesBodies) },
-    signal,
-  });
+interface ListOptions {
+  readonly after: string | null;
+  readonly hidesBodies: boolean;
+  readonly signal?: AbortSignal;
 }
 
-/** Reads an element as in a list; null if it does not exist. */
+export function listElements(
+  of: QueueNamed,
+  { state, group, search }: ListFilter,
+  { after, hidesBodies, ...rest }: ListOptions,
+): Promise<BrowsePage> {
+  const query = { state, group, after, limit: PAGE, where: selectorOf(search, hidesBodies) };
+  return get<BrowsePage>(queuePath(of, 'elements'), { query, ...rest });
+}
+
+/** Reads an element as in a list, without its body; null if it does not exist. */
 export async function listedElement(
-  { ns, queue }: QueueNamed,
+  of: QueueNamed,
   id: string,
   group: string | null,
   signal: AbortSignal,
 ): Promise<BrowsedElement | null> {
   const query = { id, group, body: 'none' };
-  const { elements } = await get<BrowsePage>(path('q', ns, queue, 'elements'), { query, signal });
+  const { elements } = await get<BrowsePage>(queuePath(of, 'elements'), { query, signal });
   return elements[0] ?? null;
 }
 
-/** An element with its body, or the first part of it. */
-export interface WholeElement {
-  readonly state: DeliveryState;
-  readonly mature: string | null;
-  readonly insertedAt: string | null;
-  readonly leaseUntil: string | null;
-  readonly tries: number;
+/** Returns the groups of a stream; null for a plain queue, and if the user may not read which groups there are. */
+export async function groupsOf(of: QueueNamed, signal: AbortSignal): Promise<readonly string[] | null> {
+  if (!may('read', of.ns)) return null;
+  const { groups } = await get<QueueRecord>(queuePath(of, 'status'), { signal });
+  return groups === undefined ? null : Object.keys(groups);
+}
+
+/** Maximum groups that are searched for an element, and how many of them at the same time. */
+const MAX_LOOKED = 200;
+const LOOKED_AT_ONCE = 10;
+
+interface WaitingGroups {
+  readonly groups: readonly string[];
+  /** Whether all groups were searched. */
+  readonly areAll: boolean;
+}
+
+/** Returns the groups of a stream that still have an element. */
+export async function groupsWith(of: QueueNamed, id: string, signal: AbortSignal): Promise<WaitingGroups> {
+  const all = (await groupsOf(of, signal)) ?? [];
+  const looked = all.slice(0, MAX_LOOKED);
+  const groups: string[] = [];
+  for (let from = 0; from < looked.length; from += LOOKED_AT_ONCE) {
+    const some = looked.slice(from, from + LOOKED_AT_ONCE);
+    const found = await Promise.all(some.map((group) => listedElement(of, id, group, signal)));
+    groups.push(...some.filter((_, i) => found[i] !== null));
+  }
+  return { groups, areAll: looked.length === all.length };
+}
+
+/** The body of an element, or the first part of it. */
+export interface ElementBody {
   readonly contentType: string | null;
-  readonly headers: readonly (readonly [string, string])[];
-  readonly body: Uint8Array<ArrayBuffer>;
+  readonly content: Uint8Array<ArrayBuffer>;
   readonly isCut: boolean;
   /** Whether the browser could not decode its content encoding. */
   readonly isUnreadable: boolean;
 }
 
 /** How much of a body is shown. A longer one can be downloaded. */
-export const MAX_BODY_BYTES = 1_048_576;
-
-const HEADER_PREFIX = 'x-ks-hdr-';
-
-export function elementPath({ ns, queue }: QueueNamed, id: string): string {
-  return path('q', ns, queue, 'elements', id);
-}
+const MAX_BODY_BYTES = 1_048_576;
 
 export function downloadUrl(of: QueueNamed, id: string, group: string | null): string {
-  const url = urlOf(elementPath(of, id));
+  const url = urlOf(queuePath(of, 'elements', id));
   if (group !== null) url.searchParams.set('group', group);
   return url.href;
 }
 
-export function readElement(
+export function readBody(
   of: QueueNamed,
   id: string,
   group: string | null,
   signal: AbortSignal,
-): Promise<WholeElement> {
-  return read(elementPath(of, id), { query: { group }, signal }, async (headers, pieces) => {
-    const body = await readBody(pieces).catch((error: unknown) => {
+): Promise<ElementBody> {
+  return read(queuePath(of, 'elements', id), { query: { group }, signal }, async (headers, pieces) => {
+    const contentType = headers.get('content-type');
+    const part = await readPart(pieces).catch((error: unknown) => {
       // A body with a wrong content encoding fails like a lost connection. Show the rest of the element.
       if (signal.aborted || !headers.has('content-encoding')) throw error;
-      return { body: new Uint8Array(), isCut: false, isUnreadable: true };
+      return null;
     });
-    return {
-      state: (headers.get('x-ks-state') ?? 'ready') as DeliveryState,
-      mature: headers.get('x-ks-mature'),
-      insertedAt: headers.get('x-ks-inserted'),
-      leaseUntil: headers.get('x-ks-lease-until'),
-      tries: Number(headers.get('x-ks-tries') ?? 0),
-      contentType: headers.get('content-type'),
-      headers: [...headers]
-        .filter(([name]) => name.startsWith(HEADER_PREFIX))
-        .map(([name, value]) => [name.slice(HEADER_PREFIX.length), fromByteString(value)] as const),
-      isUnreadable: false,
-      ...body,
-    };
+    if (part === null) return { contentType, content: new Uint8Array(), isCut: false, isUnreadable: true };
+    return { contentType, ...part, isUnreadable: false };
   });
 }
 
 /** Reads only what is shown of a body: a large one must not fill the tab's memory. */
-async function readBody(
-  pieces: AsyncIterable<Uint8Array>,
-): Promise<{ body: Uint8Array<ArrayBuffer>; isCut: boolean }> {
+async function readPart(pieces: AsyncIterable<Uint8Array>): Promise<Pick<ElementBody, 'content' | 'isCut'>> {
   const parts: Uint8Array[] = [];
   let length = 0;
   for await (const part of pieces) {
@@ -151,12 +164,17 @@ async function readBody(
     length += part.length;
     if (length > MAX_BODY_BYTES) break;
   }
-  const body = new Uint8Array(Math.min(length, MAX_BODY_BYTES));
+  const content = new Uint8Array(Math.min(length, MAX_BODY_BYTES));
   let at = 0;
   for (const part of parts) {
-    const fitting = part.subarray(0, body.length - at);
-    body.set(fitting, at);
+    const fitting = part.subarray(0, content.length - at);
+    content.set(fitting, at);
     at += fitting.length;
   }
-  return { body, isCut: length > MAX_BODY_BYTES };
+  return { content, isCut: length > MAX_BODY_BYTES };
+}
+
+/** Who holds a reserved element. */
+export function holderText({ user, tid }: NonNullable<BrowsedElement['holder']>): string {
+  return `${user ?? 'an exchange'}${tid === null ? '' : `, tid ${tid}`}`;
 }

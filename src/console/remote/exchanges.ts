@@ -1,9 +1,5 @@
-import type { ExchangeDeclaration, ExchangeRecord, ExchangeTrial } from '../../model/records.ts';
-import { call, get, path } from '../api.ts';
-
-export function exchangeDetails(id: string, signal: AbortSignal): Promise<ExchangeRecord> {
-  return get<ExchangeRecord>(path('x', id), { signal });
-}
+import type { ExchangeDeclaration, ExchangeTrial } from '../../model/records.ts';
+import { call, path } from '../api.ts';
 
 const PAYLOADS = { json: 'JSON', text: 'text', bytes: 'bytes' } as const;
 
@@ -32,8 +28,11 @@ export async function changeExchange(
   verb: 'start' | 'stop' | 'delete',
   done: string,
 ): Promise<string> {
-  const request = verb === 'delete' ? { method: 'DELETE' } : { method: 'POST' };
-  return withNote(done, await call(verb === 'delete' ? path('x', id) : path('x', id, verb), request));
+  const response =
+    verb === 'delete'
+      ? await call(path('x', id), { method: 'DELETE' })
+      : await call(path('x', id, verb), { method: 'POST' });
+  return withNote(done, response);
 }
 
 /** A response has a note if a restart restores the declaration of the configuration file. */

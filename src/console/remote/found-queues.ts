@@ -1,9 +1,9 @@
-import type { FoundQueue, FoundQueues, QueuePicture } from '../../model/records.ts';
+import type { FoundQueue, FoundQueues } from '../../model/records.ts';
 import { get } from '../api.ts';
 import { connection, keyOf, queues } from './live.ts';
 
 /** Filter and order of a list of queues. `sort` with a leading `-` is descending. */
-export interface QueueSearch {
+interface QueueSearch {
   readonly filter: string;
   readonly sort: string;
   /** From 1. */
@@ -53,15 +53,8 @@ export function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSig
   return get<FoundQueues>('queues', { query, signal });
 }
 
-/** A row, and the data that it was built from. */
-interface CachedRow {
-  readonly read: FoundQueue | undefined;
-  readonly picture: QueuePicture | undefined;
-  readonly row: FoundQueue;
-}
-
-/** Cached rows by listed queue: an unchanged row must stay the same object, so that it is not rendered again. */
-const rowCache = new WeakMap<FoundQueue, CachedRow>();
+/** The listed queues that the stream has sent. */
+const followed = new WeakSet<FoundQueue>();
 
 /**
  * Returns the rows of a list in their order, with the latest data of each queue: from the stream if it is live,
@@ -76,19 +69,8 @@ export function withLatest(
   return listed.flatMap((one) => {
     const key = keyOf(one);
     const picture = isLive ? queues.get(key) : undefined;
-    if (isLive && picture === undefined && rowCache.get(one)?.picture !== undefined) return [];
-    return [rowOf(one, read.get(key), picture)];
+    if (isLive && picture === undefined && followed.has(one)) return [];
+    if (picture !== undefined) followed.add(one);
+    return [{ ...one, ...read.get(key), ...picture }];
   });
-}
-
-function rowOf(
-  listed: FoundQueue,
-  read: FoundQueue | undefined,
-  picture: QueuePicture | undefined,
-): FoundQueue {
-  const before = rowCache.get(listed);
-  if (before !== undefined && before.read === read && before.picture === picture) return before.row;
-  const row = { ...listed, ...read, ...picture };
-  rowCache.set(listed, { read, picture, row });
-  return row;
 }

@@ -1,4 +1,5 @@
 import { computed, effect, signal } from '@preact/signals';
+import { useLayoutEffect } from 'preact/hooks';
 import type {
   AlarmPicture,
   ExchangePicture,
@@ -6,16 +7,11 @@ import type {
   OperationPicture,
   QueuePicture,
 } from '../../model/records.ts';
-import { BASE } from '../api.ts';
+import { BASE, type QueueNamed } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { hasEnded, onUserChange, resume, session } from '../session.ts';
 import { after, browserNow, every, nextFrame, now, SILENCE_MS } from '../timers.ts';
 import { addSample, type DepthSample, isAtRest } from './series.ts';
-
-export interface QueueNamed {
-  readonly ns: string;
-  readonly queue: string;
-}
 
 /** `paused`: by the user; `resting`: the tab is hidden; `lost`: the connection is lost and will be retried. */
 export type StreamState = 'connecting' | 'live' | 'lost' | 'paused' | 'resting';
@@ -61,10 +57,8 @@ const intervalMs = computed(() =>
 
 const KINDS = ['queues', 'exchanges', 'nodes', 'operations', 'alarms'] as const;
 type PictureKind = (typeof KINDS)[number];
-const MAPS = { queues, exchanges, nodes, operations, alarms } as unknown as Record<
-  PictureKind,
-  Map<string, object>
->;
+type PictureMaps = Record<PictureKind, Map<string, object>>;
+const MAPS = { queues, exchanges, nodes, operations, alarms } as unknown as PictureMaps;
 
 /** Names contain no control characters, so the key is unique. */
 export function keyOf({ ns, queue }: QueueNamed): string {
@@ -114,7 +108,7 @@ onUserChange(() => {
 });
 
 /** A full snapshot that is still arriving. The old state is shown until it is complete. */
-let snapshot: Record<PictureKind, Map<string, object>> | null = null;
+let snapshot: PictureMaps | null = null;
 /** Whether the events being received are older than the stream. */
 let isCatchingUp = true;
 
@@ -185,7 +179,7 @@ function listen(): () => void {
   source.addEventListener('start', ({ data }) => {
     const { full } = JSON.parse(data) as { full: boolean };
     // Otherwise the events may continue a snapshot whose stream broke.
-    if (full) snapshot = emptyMaps();
+    if (full) snapshot = Object.fromEntries(KINDS.map((kind) => [kind, new Map()])) as PictureMaps;
     isCatchingUp = true;
     followedSince = now();
     // The server's version or the user's rights may have changed.
@@ -200,7 +194,10 @@ function listen(): () => void {
   source.addEventListener('complete', () => {
     lastActivityAt = browserNow();
     if (snapshot !== null) {
-      for (const kind of KINDS) replace(MAPS[kind], snapshot[kind]);
+      for (const kind of KINDS) {
+        MAPS[kind].clear();
+        for (const [key, picture] of snapshot[kind]) MAPS[kind].set(key, picture);
+      }
       snapshot = null;
     }
     isCatchingUp = false;
@@ -227,33 +224,22 @@ function listen(): () => void {
   };
 }
 
-function emptyMaps(): Record<PictureKind, Map<string, object>> {
-  return {
-    queues: new Map(),
-    exchanges: new Map(),
-    nodes: new Map(),
-    operations: new Map(),
-    alarms: new Map(),
-  };
-}
-
-function replace<K, V>(map: Map<K, V>, others: ReadonlyMap<K, V>): void {
-  map.clear();
-  for (const [key, value] of others) map.set(key, value);
-}
-
 const FORGET_EVERY_MS = 60_000;
 /** Minimum interval between requests that keep the session alive. */
 const MIN_KEEP_MS = 1_000;
 /** When the connection last showed activity, by the browser's clock. */
 let lastActivityAt = browserNow();
 
-/**
- * Follows the server's events until the page is closed.
- * @param isAtOnce whether to start immediately, because the first page shows only what the stream sends
- */
-export function follow(isAtOnce: boolean): void {
-  mayStream.value = isAtOnce;
+/** Whether the whole state has arrived, for pages that show only what the stream sends: it starts immediately. */
+export function useWholeState(): boolean {
+  useLayoutEffect(() => {
+    mayStream.value = true;
+  }, []);
+  return isComplete.value;
+}
+
+/** Follows the server's events until the page is closed. */
+export function follow(): void {
   document.addEventListener('visibilitychange', () => {
     isHidden.value = document.hidden;
   });

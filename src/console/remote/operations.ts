@@ -1,7 +1,8 @@
+import type { DeliveryState } from '../../model/element.ts';
 import type { OperationDeclaration, OperationRecord } from '../../model/records.ts';
-import { call, get, isTemporary, path } from '../api.ts';
+import { call, get, isTemporary, path, type QueueNamed } from '../api.ts';
+import { targetNamespaces } from '../session.ts';
 import { after } from '../timers.ts';
-import type { QueueNamed } from './live.ts';
 
 export const ACTION_NAMES = {
   redrive: 'Redrive',
@@ -13,6 +14,17 @@ export const ACTION_NAMES = {
 } as const;
 
 export type BulkAction = keyof typeof ACTION_NAMES;
+
+/** The actions that elements in a state allow, except redrive; null: in any state. */
+export function actionsOn(ns: string, state: DeliveryState | null): readonly BulkAction[] {
+  if (state === 'reserved') return ['release'];
+  return [
+    ...(targetNamespaces(ns).length > 0 ? (['move', 'copy'] as const) : []),
+    'delay',
+    ...(state === null ? ['release' as const] : []),
+    'delete',
+  ];
+}
 
 /** What an action has done to elements, for sentences. */
 export const ACTION_RESULTS: Readonly<Record<string, string>> = {

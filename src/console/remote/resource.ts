@@ -1,6 +1,6 @@
 import { type Signal, useSignal } from '@preact/signals';
-import { useEffect, useLayoutEffect } from 'preact/hooks';
-import { isTemporary } from '../api.ts';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
+import { get, isTemporary, type RequestQuery } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { hasEnded } from '../session.ts';
 import { every } from '../timers.ts';
@@ -16,11 +16,13 @@ export interface Resource<T> {
 
 type ResourceState<T> = Omit<Resource<T>, 'reload'>;
 
-/** Calls `run` when the stream of events is connected, and each time it is again, or an engine, after an outage. */
+/** Calls `run` each time that the stream of events is connected, or an engine is available again after an outage. */
 export function useReconnect(run: () => void): void {
   const { value: away } = awayEngines;
+  const before = useRef(away);
   useEffect(() => {
-    if (away !== null) run();
+    if (away !== null && away !== before.current) run();
+    before.current = away;
   }, [away]);
 }
 
@@ -30,7 +32,7 @@ export function useReconnect(run: () => void): void {
  */
 export function useResource<T>(
   key: string,
-  read: (signal: AbortSignal) => Promise<T>,
+  read: (signal: AbortSignal) => Promise<T | null>,
   everyMs = 0,
 ): Resource<T> {
   const state: Signal<ResourceState<T>> = useSignal<ResourceState<T>>({
@@ -73,4 +75,19 @@ export function useResource<T>(
       turn.value += 1;
     },
   };
+}
+
+/**
+ * Reads a path of the HTTP interface, as {@link useResource} does.
+ * @param where null, if the user may not read it: then the value stays null
+ */
+export function useGet<T>(
+  where: string | null,
+  { query = {}, everyMs = 0 }: { readonly query?: RequestQuery; readonly everyMs?: number } = {},
+): Resource<T> {
+  return useResource<T>(
+    JSON.stringify([where, query]),
+    (signal) => (where === null ? Promise.resolve(null) : get<T>(where, { query, signal })),
+    everyMs,
+  );
 }

@@ -1,10 +1,18 @@
 import type { Imported } from '../../model/records.ts';
-import { ApiError, apiError, commonHeaders, dotSegmentIn, path, urlOf, withFreshToken } from '../api.ts';
-import type { QueueNamed } from './live.ts';
+import {
+  ApiError,
+  apiError,
+  commonHeaders,
+  dotSegmentIn,
+  type QueueNamed,
+  queuePath,
+  urlOf,
+  withFreshToken,
+} from '../api.ts';
 
 /** Returns the URL of a queue's export as NDJSON; null if browsers cannot request the queue's name. */
-export function exportUrl({ ns, queue }: QueueNamed): string | null {
-  const where = path('q', ns, queue, 'export');
+export function exportUrl(of: QueueNamed): string | null {
+  const where = queuePath(of, 'export');
   return dotSegmentIn(where) === undefined ? urlOf(where).href : null;
 }
 
@@ -22,10 +30,10 @@ export function importFile(into: QueueNamed, file: Blob, options: ImportOptions)
 }
 
 /** Uses `XMLHttpRequest`, because `fetch` does not report upload progress. */
-async function sendFile({ ns, queue }: QueueNamed, file: Blob, options: ImportOptions): Promise<Imported> {
+async function sendFile(into: QueueNamed, file: Blob, options: ImportOptions): Promise<Imported> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
   const request = new XMLHttpRequest();
-  request.open('POST', urlOf(path('q', ns, queue, 'import')));
+  request.open('POST', urlOf(queuePath(into, 'import')));
   request.setRequestHeader('content-type', 'application/x-ndjson');
   for (const [name, value] of Object.entries(commonHeaders())) request.setRequestHeader(name, value);
   request.upload.addEventListener('progress', ({ loaded }) => options.onProgress(loaded));

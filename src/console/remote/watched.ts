@@ -1,10 +1,11 @@
 import type { BrowsedElement, BrowsePage } from '../../model/records.ts';
-import { get, path } from '../api.ts';
-import { groupsOf } from './groups.ts';
-import type { QueueNamed } from './live.ts';
+import { get, type QueueNamed, queuePath } from '../api.ts';
+import { groupsOf, havingHeader } from './elements.ts';
 
 /** Maximum pages that are searched for an element. The server examines up to 10,000 elements per page. */
 const MAX_PAGES = 5;
+/** Maximum groups of a stream that are searched for it. */
+const MAX_GROUPS = 10;
 
 /** A redriven element. Its id changes with each queue; its first id is kept in a header. */
 export interface RedrivenElement {
@@ -25,7 +26,7 @@ export type ElementLocation =
   | { readonly kind: 'gone' };
 
 /** The result of a search, and how many elements the server examined for it. */
-export interface LocatedElement {
+interface LocatedElement {
   readonly location: ElementLocation;
   readonly examined: number;
 }
@@ -34,18 +35,18 @@ export interface LocatedElement {
 const ORIGIN = 'x-ks-origin-id';
 
 /** @returns the first id of an element */
-export function firstIdOf(id: string, headers: readonly (readonly [string, string])[]): string {
-  return headers.find(([name]) => name === ORIGIN)?.[1] ?? id;
+export function firstIdOf({ id, headers }: BrowsedElement): string {
+  return headers[ORIGIN] ?? id;
 }
 
 /** Searches the source first, then the dead-letter queue, to find an element that moves in between. */
 export async function locate(redriven: RedrivenElement, signal: AbortSignal): Promise<LocatedElement> {
   const { source, deadLetters, firstId } = redriven;
-  const { groups, areAll } = await groupsOf(source, signal);
+  const groups = (await groupsOf(source, signal)) ?? [null];
   let looked = 0;
   let examined = 0;
-  let isWhole = areAll;
-  for (const group of groups) {
+  let isWhole = groups.length <= MAX_GROUPS;
+  for (const group of groups.slice(0, MAX_GROUPS)) {
     const found = await search(source, group, firstId, signal);
     examined += found.looked;
     const { element } = found;
@@ -66,16 +67,16 @@ interface SearchResult {
 }
 
 async function search(
-  { ns, queue }: QueueNamed,
+  of: QueueNamed,
   group: string | null,
   firstId: string,
   signal: AbortSignal,
 ): Promise<SearchResult> {
-  const where = `env => env.msg.hdrs[${JSON.stringify(ORIGIN)}] === ${JSON.stringify(firstId)}`;
+  const where = havingHeader(ORIGIN, firstId);
   let after: string | null = null;
   let looked = 0;
   for (let pages = 0; pages < MAX_PAGES; pages += 1) {
-    const page: BrowsePage = await get<BrowsePage>(path('q', ns, queue, 'elements'), {
+    const page: BrowsePage = await get<BrowsePage>(queuePath(of, 'elements'), {
       query: { where, group, body: 'none', limit: 1, after },
       signal,
     });

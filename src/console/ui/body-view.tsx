@@ -1,7 +1,8 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useState } from 'preact/hooks';
 import { bytes, count } from '../format.ts';
-import type { WholeElement } from '../remote/elements.ts';
+import type { ElementBody } from '../remote/elements.ts';
+import { Button } from './button.tsx';
 import { JsonTree, parseJson } from './json-tree.tsx';
 import { Empty } from './states.tsx';
 
@@ -19,10 +20,10 @@ const TEXT_STEP = 65_536;
 const HEX_STEP = 4_096;
 
 /** Shows a body as a JSON tree, text, an image or hex; never as a document, so that no script in it runs. */
-export function BodyView({ element }: { readonly element: WholeElement }) {
-  const { body, contentType } = element;
-  const text = useComputed(() => decode(body));
-  const json = useComputed(() => (text.value === null || element.isCut ? null : parseJson(text.value)));
+export function BodyView({ body }: { readonly body: ElementBody }) {
+  const { content, contentType, isCut, isUnreadable } = body;
+  const text = useComputed(() => decode(content));
+  const json = useComputed(() => (text.value === null || isCut ? null : parseJson(text.value)));
   const forms: readonly ShownForm[] = [
     ...(json.value !== null && typeof json.value.value === 'object' ? ['tree' as const] : []),
     ...(IMAGES.test(contentType ?? '') ? ['image' as const] : []),
@@ -31,38 +32,33 @@ export function BodyView({ element }: { readonly element: WholeElement }) {
   ];
   const chosen = useSignal<ShownForm | null>(null);
   const form = chosen.value !== null && forms.includes(chosen.value) ? chosen.value : (forms[0] ?? 'hex');
-  if (element.isUnreadable)
+  if (isUnreadable)
     return (
       <Empty title="The body does not match its content encoding" icon="warn">
         Browsers cannot decode it. Programs receive it as it was inserted.
       </Empty>
     );
-  if (body.length === 0) return <Empty title="The body is empty">It has zero bytes.</Empty>;
+  if (content.length === 0) return <Empty title="The body is empty">It has zero bytes.</Empty>;
   return (
     <div class="body-view">
       <div class="row">
         <fieldset class="segments" aria-label="Show the body as">
           {forms.map((one) => (
-            <button
-              key={one}
-              type="button"
-              aria-pressed={one === form}
-              onClick={() => {
-                chosen.value = one;
-              }}
-            >
+            <Button key={one} aria-pressed={one === form} onClick={() => (chosen.value = one)}>
               {FORM_NAMES[one]}
-            </button>
+            </Button>
           ))}
         </fieldset>
-        {element.isCut && (
-          <span class="muted">Only the first {bytes(body.length)} are shown. Download it for the rest.</span>
+        {isCut && (
+          <span class="muted">
+            Only the first {bytes(content.length)} are shown. Download it for the rest.
+          </span>
         )}
       </div>
       {form === 'tree' && <JsonTree value={json.value?.value} />}
-      {form === 'image' && <ImageView body={body} contentType={contentType ?? ''} />}
+      {form === 'image' && <ImageView body={content} contentType={contentType ?? ''} />}
       {form === 'text' && <TextView text={text.value ?? ''} />}
-      {form === 'hex' && <HexView body={body} />}
+      {form === 'hex' && <HexView body={content} />}
     </div>
   );
 }
@@ -85,14 +81,9 @@ function TextView({ text }: { readonly text: string }) {
         {text.slice(0, shown.value)}
       </pre>
       {text.length > shown.value && (
-        <button
-          type="button"
-          onClick={() => {
-            shown.value += TEXT_STEP * 4;
-          }}
-        >
+        <Button onClick={() => (shown.value += TEXT_STEP * 4)}>
           {count(text.length - shown.value)} characters more
-        </button>
+        </Button>
       )}
     </>
   );
@@ -114,14 +105,7 @@ function HexView({ body }: { readonly body: Uint8Array }) {
         {lines.join('\n')}
       </pre>
       {body.length > shown.value && (
-        <button
-          type="button"
-          onClick={() => {
-            shown.value += HEX_STEP * 4;
-          }}
-        >
-          {bytes(body.length - shown.value)} more
-        </button>
+        <Button onClick={() => (shown.value += HEX_STEP * 4)}>{bytes(body.length - shown.value)} more</Button>
       )}
     </>
   );

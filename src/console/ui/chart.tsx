@@ -1,36 +1,16 @@
 import { useSignal } from '@preact/signals';
 import { exact } from '../format.ts';
-import { Icon } from './icon.tsx';
-import { Plot, valueText } from './plot.tsx';
-
-export interface ChartLine {
-  readonly name: string;
-  /** A custom property of the style sheet. */
-  readonly colour: string;
-  readonly values: readonly (number | null)[];
-}
+import { Button } from './button.tsx';
+import { PlainTable } from './plain-table.tsx';
+import { type ChartContent, Plot, valueText } from './plot.tsx';
 
 /** A line chart over time. A button shows the same numbers as a table. */
 export function Chart({
   title,
   unit,
-  times,
-  lines,
-  format,
-  steps,
-  least = 1,
-}: {
-  readonly title: string;
-  readonly unit: string;
-  /** In ms since 1970. */
-  readonly times: readonly number[];
-  readonly lines: readonly ChartLine[];
-  readonly format: (value: number) => string;
-  /** Allowed distances between the marks of the axis. Default: round numbers. */
-  readonly steps?: readonly number[];
-  /** The smallest difference that `format` shows. */
-  readonly least?: number;
-}) {
+  ...content
+}: ChartContent & { readonly title: string; readonly unit: string }) {
+  const { lines, format } = content;
   const isTable = useSignal(false);
   const latest = lines.map(({ name, values }) => `${name} ${valueText(values.at(-1), format)}`);
   return (
@@ -38,18 +18,14 @@ export function Chart({
       <figcaption>
         <h2>{title}</h2>
         <span class="muted">{unit}</span>
-        <button
-          type="button"
+        <Button
+          icon="columns"
           class="quiet square"
           aria-pressed={isTable.value}
           aria-label={`${title} as a table`}
           title="As a table"
-          onClick={() => {
-            isTable.value = !isTable.value;
-          }}
-        >
-          <Icon name="columns" />
-        </button>
+          onClick={() => (isTable.value = !isTable.value)}
+        />
         <ul class="legend">
           {lines.map(({ name, colour, values }) => (
             <li key={name}>
@@ -60,61 +36,30 @@ export function Chart({
         </ul>
       </figcaption>
       {isTable.value ? (
-        <ChartTable times={times} lines={lines} format={format} title={title} />
+        <ChartTable title={title} {...content} />
       ) : (
-        <Plot
-          label={`${title}: ${latest.join(', ')}`}
-          times={times}
-          lines={lines}
-          format={format}
-          steps={steps}
-          unit={least}
-        />
+        <Plot label={`${title}: ${latest.join(', ')}`} {...content} />
       )}
     </figure>
   );
 }
 
-function ChartTable({
-  times,
-  lines,
-  format,
-  title,
-}: {
-  readonly times: readonly number[];
-  readonly lines: readonly ChartLine[];
-  readonly format: (value: number) => string;
-  readonly title: string;
-}) {
+function ChartTable({ title, times, lines, format }: ChartContent & { readonly title: string }) {
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
-    <section class="plot scrolls" tabIndex={0} aria-label={`${title}, as a table`}>
-      <table class="plain">
-        <thead>
-          <tr>
-            <th scope="col">Time</th>
-            {lines.map(({ name }) => (
-              <th key={name} scope="col" class="number">
-                {name}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {times
-            .map((at, i) => (
-              <tr key={at}>
-                <td>{exact(at)}</td>
-                {lines.map(({ name, values }) => (
-                  <td key={name} class="number">
-                    {valueText(values[i], format)}
-                  </td>
-                ))}
-              </tr>
-            ))
-            .reverse()}
-        </tbody>
-      </table>
-    </section>
+    <div class="plot">
+      <PlainTable
+        label={`${title}, as a table`}
+        rows={times.map((at, i) => ({ at, i })).reverse()}
+        keyOf={({ at }) => String(at)}
+        columns={[
+          { title: 'Time', cell: ({ at }) => exact(at) },
+          ...lines.map(({ name, values }) => ({
+            title: name,
+            isNumber: true,
+            cell: ({ i }: { readonly i: number }) => valueText(values[i], format),
+          })),
+        ]}
+      />
+    </div>
   );
 }

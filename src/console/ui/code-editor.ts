@@ -11,13 +11,7 @@ import {
 } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
 import { parser } from '@lezer/javascript';
-
-/** A mistake in a selector. Line and column count from 1. */
-export interface SelectorProblem {
-  readonly message: string;
-  readonly line: number;
-  readonly column: number | null;
-}
+import type { SelectorProblem } from '../remote/dry-runs.ts';
 
 export interface CodeEditor {
   /** Replaces the text, unless it is equal. */

@@ -1,5 +1,6 @@
 import type { ComponentChildren } from 'preact';
 import { Dialog } from './dialog.tsx';
+import { DialogFoot } from './form.tsx';
 
 /** Asks before an action that cannot be undone. */
 export function ConfirmDialog({
@@ -23,14 +24,9 @@ export function ConfirmDialog({
     <Dialog title={title} onClose={onClose}>
       <div class="body">
         {children}
-        <div class="foot">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="button" class="primary danger" disabled={isDisabled} onClick={onConfirm}>
-            {action}
-          </button>
-        </div>
+        <DialogFoot isDanger isDisabled={isDisabled} onCancel={onClose} onConfirm={onConfirm}>
+          {action}
+        </DialogFoot>
       </div>
     </Dialog>
   );

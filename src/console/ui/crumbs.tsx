@@ -1,4 +1,4 @@
-import type { QueueNamed } from '../remote/live.ts';
+import type { QueueNamed } from '../api.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';
 import { Icon } from './icon.tsx';
 

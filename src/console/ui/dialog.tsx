@@ -1,6 +1,6 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
-import { Icon } from './icon.tsx';
+import { Button } from './button.tsx';
 
 /**
  * A modal dialog. It is open while its parent renders it; Escape and the close button call `onClose`. Updates of the
@@ -43,9 +43,7 @@ export function Dialog({
     >
       <header>
         <h2 id="dialog-title">{title}</h2>
-        <button type="button" class="quiet square" aria-label="Close" onClick={onClose}>
-          <Icon name="close" />
-        </button>
+        <Button icon="close" class="quiet square" aria-label="Close" onClick={onClose} />
       </header>
       {children}
     </dialog>

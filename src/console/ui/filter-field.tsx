@@ -1,24 +1,29 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useId, useLayoutEffect } from 'preact/hooks';
-import { setQuery } from '../route.ts';
+import { address, setQuery } from '../route.ts';
 import { after } from '../timers.ts';
+import { Suggestions } from './form.tsx';
 
 /** How long after the last key the filter applies: an unfinished word, such as `age:>`, is an error. */
 const TYPING_PAUSE_MS = 250;
 
+/** The filter in the address of the page. */
+export function filterOfPage(): string {
+  return address.value.query.get('filter') ?? '';
+}
+
 /** A field for the filter of a list, which the address of the page contains. */
 export function FilterField({
-  filter,
   label,
   placeholder,
   suggestions = [],
 }: {
-  readonly filter: string;
   readonly label: string;
   readonly placeholder: string;
   readonly suggestions?: readonly string[];
 }) {
   const id = useId();
+  const filter = filterOfPage();
   const typed = useSignal(filter);
   // A layout effect, so that keys typed next are not lost.
   useLayoutEffect(() => {
@@ -44,13 +49,7 @@ export function FilterField({
           typed.value = event.currentTarget.value;
         }}
       />
-      {suggestions.length > 0 && (
-        <datalist id={id}>
-          {suggestions.map((word) => (
-            <option key={word} value={word} />
-          ))}
-        </datalist>
-      )}
+      {suggestions.length > 0 && <Suggestions id={id} words={suggestions} />}
     </>
   );
 }

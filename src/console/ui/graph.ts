@@ -1,8 +1,11 @@
-import { Graph, layout } from '@dagrejs/dagre';
-import { PLACE_HEIGHT, PLACE_WIDTH } from './graph-size.ts';
+import { Graph, graphlib, layout } from '@dagrejs/dagre';
 
-/** A place of the graph of exchanges: a queue, or an exchange. */
-export interface GraphPlace {
+/** Size of a place, in pixels. */
+export const PLACE_WIDTH = 168;
+export const PLACE_HEIGHT = 44;
+
+/** A place of the graph of exchanges: a queue, whose key begins with `queue `, or an exchange. */
+interface GraphPlace {
   readonly key: string;
   readonly label: string;
   readonly kind: 'queue' | 'exchange';
@@ -11,80 +14,94 @@ export interface GraphPlace {
   readonly note: string;
 }
 
-export interface GraphEdge {
+interface GraphEdge {
+  readonly key: string;
   readonly from: string;
   readonly to: string;
   readonly label: string;
-  readonly isInCycle: boolean;
 }
 
-/** The drawing of places and edges, in pixels. */
-export interface GraphDrawing {
-  readonly width: number;
-  readonly height: number;
-  readonly places: readonly (GraphPlace & { readonly x: number; readonly y: number })[];
-  readonly edges: readonly (GraphEdge & {
-    readonly points: readonly { readonly x: number; readonly y: number }[];
-    readonly x: number;
-    readonly y: number;
-  })[];
+/** Exchanges, the queues that they connect, and the ways between. */
+export interface GraphContent {
+  readonly places: readonly GraphPlace[];
+  readonly edges: readonly GraphEdge[];
 }
 
-/** The positions of places and edges, in the given order. */
+interface GraphPoint {
+  readonly x: number;
+  readonly y: number;
+}
+
+/** Where an edge runs, and the point of its label. */
+interface EdgeLine extends GraphPoint {
+  readonly points: readonly GraphPoint[];
+}
+
+/** The positions of places and edges by their keys, in pixels. */
 interface GraphLayout {
   readonly width: number;
   readonly height: number;
-  readonly places: readonly { readonly x: number; readonly y: number }[];
-  readonly edges: readonly {
-    readonly points: readonly { readonly x: number; readonly y: number }[];
-    readonly x: number;
-    readonly y: number;
-  }[];
+  readonly places: ReadonlyMap<string, GraphPoint>;
+  readonly edges: ReadonlyMap<string, EdgeLine>;
 }
 
-/**
- * The last layout, and the shape that it was computed for. Counts change twice a second, and a layout of 60 exchanges
- * takes a tenth of a second.
- */
-let latest: { readonly shape: string; readonly layout: GraphLayout } | null = null;
-
-export function drawGraph(places: readonly GraphPlace[], edges: readonly GraphEdge[]): GraphDrawing {
-  const shape = JSON.stringify([places.map(({ key }) => key), edges.map(({ from, to }) => [from, to])]);
-  if (latest?.shape !== shape) latest = { shape, layout: layOut(places, edges) };
-  const { layout: found } = latest;
-  return {
-    ...found,
-    places: places.map((place, at) => ({ ...place, ...(found.places[at] ?? { x: 0, y: 0 }) })),
-    edges: edges.map((edge, at) => ({ ...edge, ...(found.edges[at] ?? { points: [], x: 0, y: 0 }) })),
-  };
-}
-
-function layOut(places: readonly GraphPlace[], edges: readonly GraphEdge[]): GraphLayout {
+export function layOut({ places, edges }: GraphContent): GraphLayout {
   const graph = new Graph({ multigraph: true });
   graph.setGraph({ rankdir: 'LR', nodesep: 22, ranksep: 84, marginx: 12, marginy: 12 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const { key } of places) graph.setNode(key, { width: PLACE_WIDTH, height: PLACE_HEIGHT });
-  for (const [at, { from, to }] of edges.entries()) {
-    graph.setEdge(from, to, { width: 40, height: 14, labelpos: 'c' }, String(at));
+  for (const { key, from, to } of edges) {
+    graph.setEdge(from, to, { width: 40, height: 14, labelpos: 'c' }, key);
   }
   layout(graph);
-  const size = graph.graph() as { width?: number; height?: number };
-  return {
-    width: size.width ?? 0,
-    height: size.height ?? 0,
-    places: places.map(({ key }) => {
-      const { x, y } = graph.node(key) as { x: number; y: number };
-      return { x, y };
-    }),
-    edges: edges.map(({ from, to }, at) => {
-      const { points, x, y } = graph.edge(from, to, String(at)) as {
-        points: { x: number; y: number }[];
-        x?: number;
-        y?: number;
-      };
-      // From the middle of its place, which covers it: a round corner would leave a gap.
-      const start = graph.node(from) as { x: number; y: number };
-      return { points: [start, ...points.slice(1)], x: x ?? 0, y: y ?? 0 };
-    }),
-  };
+  const { width = 0, height = 0 } = graph.graph() as { width?: number; height?: number };
+  const placed = new Map(places.map(({ key }) => [key, graph.node(key) as GraphPoint]));
+  const lines = edges.map(({ key, from, to }): [string, EdgeLine] => {
+    const { points, x, y } = graph.edge(from, to, key) as EdgeLine;
+    // From the middle of its place, which covers it: a round corner would leave a gap.
+    return [key, { points: [placed.get(from) ?? { x, y }, ...points.slice(1)], x, y }];
+  });
+  return { width, height, places: placed, edges: new Map(lines) };
+}
+
+/** Queues and exchanges that lead to each other, so that an element may return to its queue. */
+export interface Cycle {
+  /** Keys of places. */
+  readonly places: ReadonlySet<string>;
+  /** The names along a shortest path from a queue back to itself. */
+  readonly way: readonly string[];
+}
+
+/** Returns the cycles of exchanges. Cycles that share a queue or an exchange are returned as one. */
+export function cyclesOf({ places: all, edges }: GraphContent): readonly Cycle[] {
+  const graph = new Graph();
+  for (const { key, label } of all) graph.setNode(key, label);
+  for (const { from, to } of edges) graph.setEdge(from, to);
+  return graphlib.alg.findCycles(graph).map((keys) => {
+    const places = new Set(keys);
+    const successors = (key: string): readonly string[] =>
+      (graph.successors(key) ?? []).filter((to) => places.has(to));
+    return { places, way: shortestCycle(keys, successors).map((key) => graph.node(key) as string) };
+  });
+}
+
+/** Returns a shortest path from the first queue of a cycle back to it. */
+function shortestCycle(
+  places: readonly string[],
+  successors: (key: string) => readonly string[],
+): readonly string[] {
+  const start = places.filter((key) => key.startsWith('queue ')).sort()[0] ?? '';
+  const cameFrom = new Map<string, string>();
+  const waiting = [start];
+  for (const here of waiting) {
+    for (const to of successors(here)) {
+      if (cameFrom.has(to)) continue;
+      cameFrom.set(to, here);
+      waiting.push(to);
+    }
+    if (cameFrom.has(start)) break;
+  }
+  const way = [start];
+  for (let at = cameFrom.get(start) ?? start; at !== start; at = cameFrom.get(at) ?? start) way.push(at);
+  return [...way, start].reverse();
 }

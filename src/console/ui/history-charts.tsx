@@ -1,7 +1,10 @@
 import type { QueueHistory, SumHistory } from '../../model/records.ts';
 import { duration, rate, shortCount } from '../format.ts';
 import { type ChartMinutes, chartMinutes } from '../preferences.ts';
+import { useGet } from '../remote/resource.ts';
 import { Chart } from './chart.tsx';
+import { Select } from './form.tsx';
+import { Failure } from './states.tsx';
 
 /** Distances between the marks of the age axis, in seconds. */
 const AGE_STEPS = [
@@ -18,26 +21,24 @@ const RANGES: Readonly<Record<ChartMinutes, string>> = {
 /** Chooses the time range of all charts on all pages. */
 export function RangeChoice() {
   return (
-    <select
-      class="range"
-      aria-label="Time range of the charts"
+    <Select
+      label="Time range of the charts"
+      className="range"
       value={chartMinutes.value}
-      onChange={(event) => {
-        chartMinutes.value = event.currentTarget.value as ChartMinutes;
-      }}
-    >
-      {Object.entries(RANGES).map(([minutes, text]) => (
-        <option key={minutes} value={minutes}>
-          {text}
-        </option>
-      ))}
-    </select>
+      options={Object.entries(RANGES) as [ChartMinutes, string][]}
+      onChange={(minutes) => (chartMinutes.value = minutes)}
+    />
   );
 }
 
-/** Charts of the chosen time range. The data come from the server, so that a page that was just opened is not empty. */
-export function HistoryCharts({ history }: { readonly history: QueueHistory | SumHistory | null }) {
+/**
+ * Charts of the chosen time range. The data come from the server, so that a page that was just opened is not empty.
+ * @param where the path of the history, of a queue or of all
+ */
+export function Charts({ where }: { readonly where: string }) {
+  const { value: history, error, reload } = useGet<QueueHistory | SumHistory>(where, { everyMs: 15_000 });
   const label = RANGES[chartMinutes.value];
+  if (history === null && error !== null) return <Failure error={error} retry={reload} />;
   if (history === null) return <section class="card charts waiting" aria-label={label} />;
   const { from, intervalMs, size, schedSize, resvSize, insert, take } = history;
   const shown = Math.round((Number(chartMinutes.value) * 60_000) / intervalMs);

@@ -1,18 +1,17 @@
-import { useSignal } from '@preact/signals';
 import { useRef } from 'preact/hooks';
-import { ApiError, call, path } from '../api.ts';
+import type { QueueRecord } from '../../model/records.ts';
+import { ApiError, call, type QueueNamed, queuePath } from '../api.ts';
 import { named } from '../format.ts';
-import { toByteString } from '../remote/header-text.ts';
-import { keyOf, type QueueNamed } from '../remote/live.ts';
-import { queueStatus } from '../remote/queues.ts';
-import { useResource } from '../remote/resource.ts';
+import { toByteString } from '../remote/elements.ts';
+import { useGet } from '../remote/resource.ts';
 import { may } from '../session.ts';
 import { Dialog } from './dialog.tsx';
+import { DialogFoot, Field, onData, Suggestions, useWork } from './form.tsx';
 import { Failure } from './states.tsx';
 import { say } from './toasts.tsx';
 
 /** The initial values of a new element. */
-export interface ElementDraft {
+interface ElementDraft {
   readonly text: string;
   readonly contentType: string;
   readonly headers: readonly (readonly [string, string])[];
@@ -37,32 +36,24 @@ export function InsertDialog({
 }: {
   readonly into: QueueNamed;
   readonly draft?: ElementDraft;
-  readonly onClose: (hasInserted: boolean) => void;
+  readonly onClose: () => void;
 }) {
   const { ns, queue } = into;
-  const mayRead = may('read', ns);
-  const status = useResource(keyOf(into), (signal) =>
-    mayRead ? queueStatus(into, signal) : Promise.resolve(null),
-  );
+  const status = useGet<QueueRecord>(may('read', ns) ? queuePath(into, 'status') : null);
   const known = status.value?.groups;
-  const error = useSignal<unknown>(null);
-  const isBusy = useSignal(false);
+  const { isBusy, error, run } = useWork();
   const attempt = useRef({ content: '', key: '' });
   /** Returns the same idempotency key for the same content, to repeat an insert whose response was lost. */
   const keyFor = (content: string): string => {
     if (attempt.current.content !== content) attempt.current = { content, key: randomKey() };
     return attempt.current.key;
   };
-  const insert = async (event: SubmitEvent): Promise<void> => {
-    event.preventDefault();
-    const data = new FormData(event.currentTarget as HTMLFormElement);
+  const insert = async (data: FormData): Promise<void> => {
     const field = (name: string): string => String(data.get(name) ?? '');
-    isBusy.value = true;
-    error.value = null;
+    const headers = readHeaders(field('headers'));
+    const content = ['text', 'contentType', 'headers', 'delay', 'groups'].map(field);
     try {
-      const headers = readHeaders(field('headers'));
-      const content = ['text', 'contentType', 'headers', 'delay', 'groups'].map(field);
-      await call(path('q', ns, queue), {
+      await call(queuePath(into), {
         method: 'PUT',
         query: { delay: field('delay'), groups: field('groups') },
         headers: {
@@ -72,41 +63,32 @@ export function InsertDialog({
         },
         body: draft.text.includes('\r') ? field('text').replaceAll('\n', '\r\n') : field('text'),
       });
-      say(`An element was inserted into ${named(queue)}`);
-      onClose(true);
     } catch (reason) {
       const isLost = reason instanceof ApiError && reason.status === 0;
-      error.value = isLost
+      throw isLost
         ? 'The server did not respond. Try again when it does: the element is stored only once.'
         : reason;
     }
-    isBusy.value = false;
+    say(`An element was inserted into ${named(queue)}`);
+    onClose();
   };
   return (
-    <Dialog title={`Insert into ${named(queue)}`} onClose={() => onClose(false)} wide>
-      <form onSubmit={insert}>
-        {error.value !== null && <Failure error={error.value} />}
-        <label class="field">
-          <span>Body</span>
+    <Dialog title={`Insert into ${named(queue)}`} onClose={onClose} wide>
+      <form onSubmit={onData((data) => void run(() => insert(data)))}>
+        <Failure error={error} />
+        <Field label="Body">
           <textarea name="text" rows={10} spellcheck={false} defaultValue={draft.text} />
-        </label>
+        </Field>
         <div class="row">
-          <label class="field">
-            <span>Content type</span>
+          <Field label="Content type">
             <input name="contentType" list="content-types" defaultValue={draft.contentType} />
-            <datalist id="content-types">
-              {TYPES.map((type) => (
-                <option key={type} value={type} />
-              ))}
-            </datalist>
-          </label>
-          <label class="field">
-            <span>Delay in seconds</span>
+            <Suggestions id="content-types" words={TYPES} />
+          </Field>
+          <Field label="Delay in seconds">
             <input name="delay" type="number" min={0} step="any" placeholder="0" />
-          </label>
+          </Field>
           {(known !== undefined || draft.groups !== '') && (
-            <label class="field">
-              <span>Groups</span>
+            <Field label="Groups">
               <input
                 name="groups"
                 list="groups"
@@ -115,16 +97,11 @@ export function InsertDialog({
                 title="Separated by commas"
                 autocomplete="off"
               />
-              <datalist id="groups">
-                {Object.keys(known ?? {}).map((group) => (
-                  <option key={group} value={group} />
-                ))}
-              </datalist>
-            </label>
+              <Suggestions id="groups" words={Object.keys(known ?? {})} />
+            </Field>
           )}
         </div>
-        <label class="field">
-          <span>Headers</span>
+        <Field label="Headers" hint="One per line: name, colon, value.">
           <textarea
             name="headers"
             rows={3}
@@ -132,16 +109,10 @@ export function InsertDialog({
             placeholder="tenant: acme"
             defaultValue={draft.headers.map(([name, value]) => `${name}: ${value}`).join('\n')}
           />
-          <small>One per line: name, colon, value.</small>
-        </label>
-        <div class="foot">
-          <button type="button" onClick={() => onClose(false)}>
-            Cancel
-          </button>
-          <button type="submit" class="primary" disabled={isBusy.value}>
-            Insert
-          </button>
-        </div>
+        </Field>
+        <DialogFoot isDisabled={isBusy} onCancel={onClose}>
+          Insert
+        </DialogFoot>
       </form>
     </Dialog>
   );

@@ -1,12 +1,10 @@
 import { useSignal } from '@preact/signals';
 import { count } from '../format.ts';
-import { Icon } from './icon.tsx';
+import { Button } from './button.tsx';
 
 /** Levels that are open initially, and members of a value that are shown initially. */
 const OPEN_LEVELS = 2;
 const INITIAL_MEMBERS = 100;
-/** Deeper values are not shown in the tree: users do not open so many levels. */
-const MAX_LEVELS = 60;
 const MAX_TEXT = 2_000;
 
 /** A number that JavaScript would round or format differently, such as a 64-bit id, as it is written in the JSON. */
@@ -20,11 +18,13 @@ class LiteralNumber {
 
 /** Parses JSON; null if it is invalid. */
 export function parseJson(text: string): { readonly value: unknown } | null {
-  try {
-    return { value: JSON.parse(text, keepLiteral) };
-  } catch {
-    return parseWithoutReviver(text);
+  // Without the second try, deeply nested values, for which a reviver fails, would count as invalid.
+  for (const reviver of [keepLiteral, undefined]) {
+    try {
+      return { value: JSON.parse(text, reviver) };
+    } catch {}
   }
+  return null;
 }
 
 /** Newer browsers pass the source text of a value. */
@@ -33,15 +33,6 @@ function keepLiteral(_: string, value: unknown, context?: { readonly source?: st
   return typeof value === 'number' && source !== undefined && source !== String(value)
     ? new LiteralNumber(source)
     : value;
-}
-
-/** Parses without a reviver, which fails for deeply nested values. */
-function parseWithoutReviver(text: string): { readonly value: unknown } | null {
-  try {
-    return { value: JSON.parse(text) };
-  } catch {
-    return null;
-  }
 }
 
 /** A JSON value as a tree. Only open levels are rendered. */
@@ -76,45 +67,26 @@ function JsonNode({
   const members = Object.entries(value);
   const isArray = Array.isArray(value);
   const size = isArray ? `[${count(members.length)}]` : `{${count(members.length)}}`;
-  if (level >= MAX_LEVELS) {
-    return (
-      <div class="leaf">
-        {label}
-        <span class="muted">
-          {size}, more than {MAX_LEVELS} levels deep: see the text
-        </span>
-      </div>
-    );
-  }
   return (
     <div>
-      <button
-        type="button"
+      <Button
+        icon={isOpen.value ? 'down' : 'right'}
         class="quiet twig"
         aria-expanded={isOpen.value}
-        onClick={() => {
-          isOpen.value = !isOpen.value;
-        }}
+        onClick={() => (isOpen.value = !isOpen.value)}
       >
-        <Icon name={isOpen.value ? 'down' : 'right'} />
         {label}
         <span class="muted">{size}</span>
-      </button>
+      </Button>
       {isOpen.value && (
         <div class="branch">
           {members.slice(0, shown.value).map(([key, member]) => (
             <JsonNode key={key} name={key} value={member} level={level + 1} />
           ))}
           {members.length > shown.value && (
-            <button
-              type="button"
-              class="link"
-              onClick={() => {
-                shown.value += INITIAL_MEMBERS * 10;
-              }}
-            >
+            <Button class="link" onClick={() => (shown.value += INITIAL_MEMBERS * 10)}>
               {count(members.length - shown.value)} more
-            </button>
+            </Button>
           )}
         </div>
       )}

@@ -1,18 +1,21 @@
 import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useId, useRef } from 'preact/hooks';
+import { Icon, type IconName } from './icon.tsx';
 
 /**
  * A button that opens a panel next to it. The content is rendered when the panel is first opened. Arrow keys move
  * within it, Escape closes it.
  */
 export function Menu({
+  icon,
   label,
   title,
   children,
-  className = 'quiet',
+  className = '',
 }: {
-  readonly label: ComponentChildren;
+  readonly icon?: IconName;
+  readonly label?: ComponentChildren;
   readonly title: string;
   readonly children: ComponentChildren;
   readonly className?: string;
@@ -46,6 +49,7 @@ export function Menu({
         aria-label={title}
         title={title}
       >
+        {icon !== undefined && <Icon name={icon} />}
         {label}
       </button>
       {/* biome-ignore lint/a11y/noStaticElementInteractions: the handlers move between the buttons in it */}

@@ -1,9 +1,9 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import type { OperationRecord, OperationWhere } from '../../model/records.ts';
-import { mayHaveChanged } from '../api.ts';
+import { mayHaveChanged, type QueueNamed } from '../api.ts';
 import { bytes, count, named, several, startOfDay } from '../format.ts';
-import { isComplete, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { isComplete, keyOf, queues, version } from '../remote/live.ts';
 import {
   ACTION_NAMES,
   ACTION_RESULTS,
@@ -18,7 +18,10 @@ import {
 import { href } from '../route.ts';
 import { may, targetNamespaces } from '../session.ts';
 import { now } from '../timers.ts';
+import { Button } from './button.tsx';
 import { Dialog } from './dialog.tsx';
+import { DialogFoot, Field, optionsOf, Select, Suggestions, useWork } from './form.tsx';
+import { PlainTable } from './plain-table.tsx';
 import { Badge, Failure, Loading, Meter } from './states.tsx';
 import { When } from './when.tsx';
 
@@ -36,8 +39,12 @@ const SAMPLES = 5;
 const HOUR_MS = 3_600_000;
 
 /** Time ranges of dead letters. */
-const SINCE = { any: 'At any time', today: 'Today', hour: 'In the last hour' } as const;
-type Since = keyof typeof SINCE;
+const SINCE = [
+  ['any', 'At any time'],
+  ['today', 'Today'],
+  ['hour', 'In the last hour'],
+] as const;
+type Since = (typeof SINCE)[number][0];
 
 /** Restricts `where` to dead letters of a time range. @param where with a selector that is a function, or none */
 function deadSince(where: OperationWhere, since: Since): OperationWhere {
@@ -56,7 +63,7 @@ function deadSince(where: OperationWhere, since: Since): OperationWhere {
  * started, or may have been, but is not known to have changed anything. `changes`: it has changed elements, or is still
  * running.
  */
-export type OperationOutcome = 'none' | 'perhaps' | 'changes';
+type OperationOutcome = 'none' | 'perhaps' | 'changes';
 
 /**
  * An action on many elements in three steps: a dry run shows what it would change, a confirmation names the queue and
@@ -81,18 +88,19 @@ export function OperationDialog({
   const error = useSignal<unknown>(null);
   const target = useSignal<QueueNamed>({ ns: targetNamespaces(source.ns)[0] ?? '', queue: '' });
   const delay = useSignal('0');
-  const chosen = useSignal(where);
+  const since = useSignal<Since>('any');
   const counting = useRef(new AbortController());
   const watching = useRef(new AbortController());
   const isStarting = useSignal(false);
   /** Whether an operation may be running that this dialog does not show. */
   const isUnknown = useSignal(false);
   const needsTarget = action === 'move' || action === 'copy';
+  // Computed once for each choice, so that a time range begins when it was counted.
   const request = useComputed(
     (): BulkRequest => ({
       action,
       source,
-      where: chosen.value,
+      where: deadSince(where, since.value),
       ...(needsTarget && { to: target.value }),
       ...(action === 'delay' && { delay: Math.round(Number(delay.value) * 1000) }),
     }),
@@ -160,6 +168,7 @@ export function OperationDialog({
   const goesTo = needsTarget && target.value.queue !== '' ? ` to ${named(target.value.queue)}` : '';
   const title = `${ACTION_NAMES[action]} elements of ${named(source.queue)}`;
   const isReady = !needsTarget || target.value.queue.trim() !== '';
+  const counted = preview.value;
   return (
     <Dialog title={title} onClose={close} wide>
       {running.value !== null ? (
@@ -176,67 +185,46 @@ export function OperationDialog({
             <Target
               namespaces={targetNamespaces(source.ns)}
               target={target.value}
-              onChange={(next) => {
-                target.value = next;
-              }}
+              onChange={(next) => (target.value = next)}
             />
           )}
           {hasTimes && (
-            <label class="field">
-              <span>Became dead letters</span>
-              <select
-                disabled={isStarting.value}
-                onChange={(event) => {
-                  chosen.value = deadSince(where, event.currentTarget.value as Since);
+            <Field label="Became dead letters">
+              <Select
+                value={since.value}
+                options={SINCE}
+                isDisabled={isStarting.value}
+                onChange={(chosen) => {
+                  since.value = chosen;
                   void countAgain();
                 }}
-              >
-                {Object.entries(SINCE).map(([since, text]) => (
-                  <option key={since} value={since}>
-                    {text}
-                  </option>
-                ))}
-              </select>
-            </label>
+              />
+            </Field>
           )}
           {action === 'delay' && (
-            <label class="field">
-              <span>Delay in seconds</span>
+            <Field label="Delay in seconds">
               <input
                 type="number"
                 min={0}
                 step="any"
                 required
                 value={delay.value}
-                onInput={(event) => {
-                  delay.value = event.currentTarget.value;
-                }}
+                onInput={(event) => (delay.value = event.currentTarget.value)}
               />
-            </label>
+            </Field>
           )}
-          {error.value !== null && <Failure error={error.value} retry={() => void countAgain()} />}
+          <Failure error={error.value} retry={() => void countAgain()} />
           {(error.value === null || preview.value !== null) && <Preview operation={preview.value} />}
-          <div class="foot">
-            <button type="button" disabled={isStarting.value} onClick={close}>
-              Cancel
-            </button>
-            <button
-              type="submit"
-              class={`primary ${action === 'delete' ? 'danger' : ''}`}
-              disabled={
-                !isReady ||
-                isStarting.value ||
-                preview.value === null ||
-                preview.value.state !== 'done' ||
-                preview.value.matched === 0
-              }
-            >
-              {ACTION_NAMES[action]}{' '}
-              {preview.value === null ? 'elements' : several(preview.value.matched, 'element')} of{' '}
-              {named(source.queue)}
-              {goesTo}
-            </button>
-          </div>
+          <DialogFoot
+            isDanger={action === 'delete'}
+            isDisabled={!isReady || isStarting.value || counted?.state !== 'done' || counted.matched === 0}
+            mayCancel={!isStarting.value}
+            onCancel={close}
+          >
+            {ACTION_NAMES[action]} {counted === null ? 'elements' : several(counted.matched, 'element')} of{' '}
+            {named(source.queue)}
+            {goesTo}
+          </DialogFoot>
         </form>
       )}
     </Dialog>
@@ -255,27 +243,26 @@ function Preview({ operation }: { readonly operation: OperationRecord | null }) 
         {samples.length > 0 && <span class="muted">; the first of them:</span>}
       </p>
       {samples.length > 0 && (
-        <div class="scrolls">
-          <table class="plain">
-            <tbody>
-              {samples.slice(0, SAMPLES).map(({ id, state: of, tries, reason, bytes: size, insertedAt }) => (
-                <tr key={id}>
-                  <td class="mono">{id}</td>
-                  <td>{of}</td>
-                  <td>
-                    <When at={insertedAt} />
-                  </td>
-                  <td class="number">{bytes(size)}</td>
-                  <td class="reason">
-                    <span title={reason ?? undefined}>
-                      {reason ?? several(tries, 'failed try', 'failed tries')}
-                    </span>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <PlainTable
+          label="The first elements that match"
+          rows={samples.slice(0, SAMPLES)}
+          keyOf={({ id }) => id}
+          columns={[
+            { title: 'Id', className: 'mono', cell: ({ id }) => id },
+            { title: 'State', cell: ({ state: of }) => of },
+            { title: 'Inserted', cell: ({ insertedAt }) => <When at={insertedAt} /> },
+            { title: 'Size', isNumber: true, cell: ({ bytes: size }) => bytes(size) },
+            {
+              title: 'Last failure',
+              className: 'reason',
+              cell: ({ reason, tries }) => (
+                <span title={reason ?? undefined}>
+                  {reason ?? several(tries, 'failed try', 'failed tries')}
+                </span>
+              ),
+            },
+          ]}
+        />
       )}
     </section>
   );
@@ -293,38 +280,28 @@ function Target({
   version.value;
   const names = [...queues.values()]
     .filter(({ ns, queue }) => ns === target.ns && queue.includes(target.queue))
-    .slice(0, 200);
+    .slice(0, 200)
+    .map(({ queue }) => queue);
   const isNew =
     isComplete.value && may('read', target.ns) && target.queue !== '' && !queues.has(keyOf(target));
   return (
     <div class="row">
-      <label class="field">
-        <span>To namespace</span>
-        <select
+      <Field label="To namespace">
+        <Select
           value={target.ns}
-          onChange={(event) => onChange({ ...target, ns: event.currentTarget.value })}
-        >
-          {namespaces.map((ns) => (
-            <option key={ns} value={ns}>
-              {ns}
-            </option>
-          ))}
-        </select>
-      </label>
-      <label class="field">
-        <span>To queue</span>
+          options={optionsOf(namespaces)}
+          onChange={(ns) => onChange({ ...target, ns })}
+        />
+      </Field>
+      <Field label="To queue">
         <input
           list="target-queues"
           value={target.queue}
           required
           onInput={(event) => onChange({ ...target, queue: event.currentTarget.value })}
         />
-        <datalist id="target-queues">
-          {names.map(({ queue }) => (
-            <option key={queue} value={queue} />
-          ))}
-        </datalist>
-      </label>
+        <Suggestions id="target-queues" words={names} />
+      </Field>
       {isNew && (
         <p class="muted" role="status">
           This queue does not exist yet. It will be created.
@@ -364,14 +341,7 @@ function Progress({
   readonly error: unknown;
   readonly onClose: () => void;
 }) {
-  const cancelError = useSignal<unknown>(null);
-  const cancel = (): void => {
-    cancelError.value = null;
-    cancelOperation(operation.id).catch((reason: unknown) => {
-      cancelError.value = reason;
-    });
-  };
-  const shownError = cancelError.value ?? trouble;
+  const { error: cancelError, run } = useWork();
   const { action, source, to, state, matched, changed, failed, error } = operation;
   const result = ACTION_RESULTS[action] ?? 'changed';
   return (
@@ -386,20 +356,20 @@ function Progress({
       </p>
       <Meter part={progressOf(operation)} />
       {failed > 0 && <p>{several(failed, 'element')} could not be changed and stayed where they were.</p>}
-      {error !== null && <Failure error={error} />}
-      {shownError !== null && <Failure error={shownError} />}
+      <Failure error={error} />
+      <Failure error={cancelError ?? trouble} />
       <div class="foot">
         <a class="button quiet" href={href(['operations'])}>
           All operations
         </a>
         {state === 'running' && (
-          <button type="button" class="danger" onClick={cancel}>
+          <Button class="danger" onClick={() => void run(() => cancelOperation(operation.id))}>
             Cancel the operation
-          </button>
+          </Button>
         )}
-        <button type="button" class="primary" onClick={onClose}>
+        <Button class="primary" onClick={onClose}>
           Close
-        </button>
+        </Button>
       </div>
     </div>
   );

@@ -2,8 +2,6 @@ import { useSignal } from '@preact/signals';
 import type { TargetedPointerEvent } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { exact } from '../format.ts';
-import { zone } from '../preferences.ts';
-import type { ChartLine } from './chart.tsx';
 
 const HEIGHT = 150;
 const LEFT = 48;
@@ -13,14 +11,26 @@ const TOP = 8;
 const MARK_PX = 90;
 const ROUND = [1, 2, 2.5, 5, 10];
 
-interface PlotContent {
-  readonly label: string;
+interface ChartLine {
+  readonly name: string;
+  /** A custom property of the style sheet. */
+  readonly colour: string;
+  readonly values: readonly (number | null)[];
+}
+
+/** Lines over time. */
+export interface ChartContent {
+  /** In ms since 1970. */
   readonly times: readonly number[];
   readonly lines: readonly ChartLine[];
   readonly format: (value: number) => string;
-  readonly steps: readonly number[] | undefined;
-  readonly unit: number;
+  /** Allowed distances between the marks of the axis. Default: round numbers. */
+  readonly steps?: readonly number[];
+  /** The smallest difference that `format` shows. */
+  readonly least?: number;
 }
+
+type PlotContent = ChartContent & { readonly label: string };
 
 /**
  * A line chart as SVG. An hour has sixty points, for which a chart library would be half of what the page loads. The
@@ -51,14 +61,14 @@ function Lines({
   lines,
   format,
   steps,
-  unit,
+  least = 1,
   width,
 }: PlotContent & { readonly width: number }) {
   const pointed = useSignal<number | null>(null);
   const right = width - 8;
   const bottom = HEIGHT - BOTTOM;
   const largest = Math.max(0, ...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
-  const step = stepOf(largest, steps, unit);
+  const step = stepOf(largest, steps, least);
   const top = step * Math.max(1, Math.ceil(largest / step));
   const x = (at: number): number => LEFT + (at / Math.max(1, times.length - 1)) * (right - LEFT);
   const y = (value: number): number => bottom - (value / top) * (bottom - TOP);
@@ -92,7 +102,7 @@ function Lines({
         {times.map((at, i) =>
           (times.length - 1 - i) % every === 0 && i > 0 ? (
             <text key={at} x={x(i)} y={HEIGHT - 4} text-anchor={i === times.length - 1 ? 'end' : 'middle'}>
-              {clockTime(at)}
+              {exact(at).slice(11, 16)}
             </text>
           ) : null,
         )}
@@ -149,12 +159,4 @@ function stepOf(largest: number, steps: readonly number[] | undefined, unit: num
   const power = 10 ** Math.floor(Math.log10(Math.max(wanted, unit)));
   const isWhole = (step: number): boolean => Math.abs(step / unit - Math.round(step / unit)) < 1e-6;
   return power * (ROUND.find((factor) => factor * power >= wanted && isWhole(factor * power)) ?? 10);
-}
-
-/** `14:05` */
-function clockTime(at: number): string {
-  const date = new Date(at);
-  const [hours, minutes] =
-    zone.value === 'utc' ? [date.getUTCHours(), date.getUTCMinutes()] : [date.getHours(), date.getMinutes()];
-  return `${String(hours).padStart(2, '0')}:${String(minutes).padStart(2, '0')}`;
 }

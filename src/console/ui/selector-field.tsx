@@ -1,6 +1,7 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useId, useLayoutEffect, useRef } from 'preact/hooks';
-import type { CodeEditor, SelectorProblem } from './code-editor.ts';
+import type { SelectorProblem } from '../remote/dry-runs.ts';
+import type { CodeEditor } from './code-editor.ts';
 
 const PLACEHOLDER = 'env => env.msg.payload.amount > 100';
 

@@ -1,5 +1,5 @@
 import { useRef } from 'preact/hooks';
-import { Icon } from './icon.tsx';
+import { Button } from './button.tsx';
 import { act } from './toasts.tsx';
 
 /** Text to be copied. */
@@ -19,9 +19,9 @@ export function Snippet({ title, text }: { readonly title: string; readonly text
     <section class="card">
       <header class="one-line">
         <h2 class="grow">{title}</h2>
-        <button type="button" class="quiet" onClick={() => void copy()}>
-          <Icon name="copy" /> Copy
-        </button>
+        <Button icon="copy" class="quiet" onClick={() => void copy()}>
+          Copy
+        </Button>
       </header>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
       <pre ref={lines} class="snippet" tabIndex={0}>

@@ -2,6 +2,8 @@ import type { ComponentChildren } from 'preact';
 import type { Right } from '../../model/rights.ts';
 import { ApiError, messageOf } from '../api.ts';
 import { count } from '../format.ts';
+import type { Resource } from '../remote/resource.ts';
+import { Button } from './button.tsx';
 import { Icon, type IconName } from './icon.tsx';
 
 export type Level = 'good' | 'warn' | 'bad' | 'plain' | 'accent';
@@ -90,7 +92,9 @@ const ADVICE: Readonly<Record<string, string>> = {
   'forbidden-origin': 'Open the console at the address of the server itself.',
 };
 
+/** Reports an error, if there is one. */
 export function Failure({ error, retry }: { readonly error: unknown; readonly retry?: () => void }) {
+  if (error === null) return null;
   const advice = error instanceof ApiError ? ADVICE[error.code] : undefined;
   return (
     <div class="failure" role="alert">
@@ -100,9 +104,9 @@ export function Failure({ error, retry }: { readonly error: unknown; readonly re
         {advice !== undefined && <p class="muted">{advice}</p>}
       </div>
       {retry !== undefined && (
-        <button type="button" onClick={retry}>
-          <Icon name="refresh" /> Try again
-        </button>
+        <Button icon="refresh" onClick={retry}>
+          Try again
+        </Button>
       )}
     </div>
   );
@@ -113,6 +117,24 @@ export function Loading({ what = 'Loading' }: { readonly what?: string }) {
     <p class="loading muted" role="status">
       {what} …
     </p>
+  );
+}
+
+/** Shows what a page has read; until then that it is being read, or why it could not be. */
+export function Loaded<T>({
+  from: { value, error, isLoading, reload },
+  what = 'Loading',
+  children,
+}: {
+  readonly from: Resource<T>;
+  readonly what?: string;
+  readonly children: (value: T) => ComponentChildren;
+}) {
+  return (
+    <>
+      <Failure error={error} retry={reload} />
+      {value === null ? isLoading && <Loading what={what} /> : children(value)}
+    </>
   );
 }
 
@@ -138,9 +160,9 @@ export function NewBar({ added, onShow }: { readonly added: number; readonly onS
   if (added === 0) return null;
   return (
     <div class="bar" role="status">
-      <button type="button" onClick={onShow}>
-        <Icon name="refresh" /> {count(added)} new: show
-      </button>
+      <Button icon="refresh" onClick={onShow}>
+        {count(added)} new: show
+      </Button>
     </div>
   );
 }

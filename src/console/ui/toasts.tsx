@@ -2,6 +2,7 @@ import { signal } from '@preact/signals';
 import { messageOf } from '../api.ts';
 import { onUserChange } from '../session.ts';
 import { after } from '../timers.ts';
+import { Button } from './button.tsx';
 import { Icon } from './icon.tsx';
 
 interface Toast {
@@ -53,9 +54,7 @@ export function Toasts() {
         <div key={id} class={`toast ${level}`}>
           <Icon name={level === 'good' ? 'ok' : 'bad'} />
           <p>{text}</p>
-          <button type="button" class="quiet square" aria-label="Dismiss" onClick={() => drop(id)}>
-            <Icon name="close" />
-          </button>
+          <Button icon="close" class="quiet square" aria-label="Dismiss" onClick={() => drop(id)} />
         </div>
       ))}
     </div>

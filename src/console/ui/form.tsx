@@ -1,0 +1,145 @@
+import { useSignal } from '@preact/signals';
+import type { ComponentChildren, TargetedEvent } from 'preact';
+import { Button } from './button.tsx';
+
+/** A labelled field of a form. */
+export function Field({
+  label,
+  hint,
+  children,
+}: {
+  readonly label: string;
+  readonly hint?: string;
+  readonly children: ComponentChildren;
+}) {
+  return (
+    // biome-ignore lint/a11y/noLabelWithoutControl: the control is a child
+    <label class="field">
+      <span>{label}</span>
+      {children}
+      {hint !== undefined && <small>{hint}</small>}
+    </label>
+  );
+}
+
+/** Chooses one of several options, each a value and its text. */
+export function Select<T extends string>({
+  label,
+  className,
+  value,
+  options,
+  isDisabled = false,
+  onChange,
+}: {
+  /** The name of a choice that is not in a labelled field. */
+  readonly label?: string;
+  readonly className?: string;
+  readonly value: T;
+  readonly options: readonly (readonly [T, string])[];
+  readonly isDisabled?: boolean;
+  readonly onChange: (value: T) => void;
+}) {
+  return (
+    <select
+      class={className}
+      aria-label={label}
+      value={value}
+      disabled={isDisabled}
+      onChange={(event) => onChange(event.currentTarget.value as T)}
+    >
+      {options.map(([one, text]) => (
+        <option key={one} value={one}>
+          {text}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+/** The options of {@link Select} for names, which are their own texts. */
+export function optionsOf(names: readonly string[]): readonly (readonly [string, string])[] {
+  return names.map((name) => [name, name]);
+}
+
+/** Suggestions for the field whose `list` is `id`. */
+export function Suggestions({ id, words }: { readonly id: string; readonly words: readonly string[] }) {
+  return (
+    <datalist id={id}>
+      {words.map((word) => (
+        <option key={word} value={word} />
+      ))}
+    </datalist>
+  );
+}
+
+/** The buttons of a dialog: one cancels, and one submits its form, or calls `onConfirm` if that is given. */
+export function DialogFoot({
+  isDanger = false,
+  isDisabled = false,
+  mayCancel = true,
+  onCancel,
+  onConfirm,
+  children,
+}: {
+  readonly isDanger?: boolean;
+  readonly isDisabled?: boolean;
+  readonly mayCancel?: boolean;
+  readonly onCancel: () => void;
+  readonly onConfirm?: () => void;
+  /** The text of the button that submits. */
+  readonly children: ComponentChildren;
+}) {
+  return (
+    <div class="foot">
+      <Button disabled={!mayCancel} onClick={onCancel}>
+        Cancel
+      </Button>
+      <button
+        type={onConfirm === undefined ? 'submit' : 'button'}
+        class={isDanger ? 'primary danger' : 'primary'}
+        disabled={isDisabled}
+        onClick={onConfirm}
+      >
+        {children}
+      </button>
+    </div>
+  );
+}
+
+/** Handles the submission of a form, with its data. */
+export function onData(
+  handle: (data: FormData, form: HTMLFormElement) => void,
+): (event: TargetedEvent<HTMLFormElement>) => void {
+  return (event) => {
+    event.preventDefault();
+    handle(new FormData(event.currentTarget), event.currentTarget);
+  };
+}
+
+interface FormWork {
+  readonly isBusy: boolean;
+  /** Why the last action failed; null: it did not. */
+  readonly error: unknown;
+  /** Runs the action of a form, and keeps its error. */
+  readonly run: (action: () => Promise<void>) => Promise<void>;
+}
+
+/** The action of a form: whether it runs, and its error. */
+export function useWork(): FormWork {
+  const isBusy = useSignal(false);
+  const error = useSignal<unknown>(null);
+  return {
+    isBusy: isBusy.value,
+    error: error.value,
+    run: async (action) => {
+      isBusy.value = true;
+      error.value = null;
+      try {
+        await action();
+      } catch (reason) {
+        error.value = reason;
+      }
+      isBusy.value = false;
+    },
+  };
+}
