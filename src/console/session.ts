@@ -118,8 +118,9 @@ export const RIGHT_NAMES: readonly (readonly [Right, string])[] = [
 
 /** Whether the user has a right in a namespace. Actions that would be rejected are not shown. */
 export function may(right: Right, ns: string): boolean {
-  const record = session.value;
-  return record?.rights[ns]?.includes(right) === true;
+  const rights = session.value?.rights ?? {};
+  // Not a member that all objects have: a typed address may name any namespace.
+  return Object.hasOwn(rights, ns) && rights[ns]?.includes(right) === true;
 }
 
 /** Whether the user has a right in at least one namespace. */

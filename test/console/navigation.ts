@@ -62,6 +62,14 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Page not found' }).waitFor();
   });
 
+  it('shows pages whose address is the name of a member of all objects', async () => {
+    const page = await opened().page('#/constructor');
+    await page.getByRole('heading', { name: 'Page not found' }).waitFor();
+    await page.goto(`${opened().server.url}/console/#/q/constructor/toString`);
+    await page.getByRole('heading', { name: 'toString' }).waitFor();
+    await page.getByText('You may not browse elements here').waitFor();
+  });
+
   it('shows how to insert a first element, with a namespace and an address that work', async () => {
     const nothing = { queues: [], matched: 0, total: 0, unavailable: [] };
     const sums = { size: 0, schedSize: 0, resvSize: 0, totalSize: 0 };

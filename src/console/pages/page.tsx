@@ -18,16 +18,16 @@ export interface PageProps {
 type PageComponent = ComponentType<PageProps>;
 
 /** Pages that are loaded when they are first opened, by the first segment of their address. */
-const LAZY: Readonly<Record<string, () => Promise<PageComponent>>> = {
-  q: async () => (await import('./queue.tsx')).QueuePages,
-  'dead-letters': async () => (await import('./dead-letters.tsx')).DeadLetters,
-  clients: async () => (await import('./clients.tsx')).Clients,
-  exchanges: async () => (await import('./exchanges.tsx')).Exchanges,
-  x: async () => (await import('./exchange.tsx')).Exchange,
-  'x-new': async () => (await import('./exchange-editor.tsx')).NewExchange,
-  operations: async () => (await import('./operations.tsx')).Operations,
-  users: async () => (await import('./users.tsx')).Users,
-};
+const LAZY: ReadonlyMap<string, () => Promise<PageComponent>> = new Map([
+  ['q', async () => (await import('./queue.tsx')).QueuePages],
+  ['dead-letters', async () => (await import('./dead-letters.tsx')).DeadLetters],
+  ['clients', async () => (await import('./clients.tsx')).Clients],
+  ['exchanges', async () => (await import('./exchanges.tsx')).Exchanges],
+  ['x', async () => (await import('./exchange.tsx')).Exchange],
+  ['x-new', async () => (await import('./exchange-editor.tsx')).NewExchange],
+  ['operations', async () => (await import('./operations.tsx')).Operations],
+  ['users', async () => (await import('./users.tsx')).Users],
+]);
 
 const loaded = signal<Readonly<Record<string, PageComponent>>>({});
 const failure = signal<unknown>(null);
@@ -49,14 +49,14 @@ export function PageOf() {
   const [first = '', ...rest] = address.value.parts;
   if (first === '') return <Overview />;
   if (first === 'queues') return <Queues />;
-  if (LAZY[first] !== undefined) return <LazyPage key={place.value} name={first} rest={rest} />;
+  if (LAZY.has(first)) return <LazyPage key={place.value} name={first} rest={rest} />;
   return <NoSuchPage />;
 }
 
 async function load(name: string): Promise<void> {
   failure.value = null;
   try {
-    const page = await LAZY[name]?.();
+    const page = await LAZY.get(name)?.();
     if (page !== undefined) loaded.value = { ...loaded.peek(), [name]: page };
   } catch (error) {
     failure.value = error;
