@@ -391,6 +391,16 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByText('It is not among the first').waitFor();
   });
 
+  it('does not report an element as gone if not all dead letters were searched', async () => {
+    const page = await opened().page('#/users');
+    const json = { elements: [], next: 'more', looked: 10_000, failed: 0, error: null };
+    await page.route('**/__deadletter__/elements?*', (route) => route.fulfill({ json }));
+    await page.goto(`${opened().server.url}/console/#/q/jobs/orders/watch/none?dead=__deadletter__`);
+    await page
+      .getByText('It is not among the first 50,000 elements of orders, nor of the dead letters')
+      .waitFor();
+  });
+
   it('searches less often for a redriven element if the server examines many others for it', async () => {
     const page = await opened().page('#/users');
     const json = { elements: [], next: null, looked: 3_000, failed: 0, error: null };

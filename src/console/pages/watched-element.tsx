@@ -99,7 +99,7 @@ function momentOf(
   if (found.kind === 'behind')
     return {
       at,
-      text: `It is not among the first ${count(found.looked)} elements of ${named(source.queue)}, and not a dead letter`,
+      text: `It is not among the first ${count(found.looked)} elements of ${named(source.queue)}, nor of the dead letters`,
       href: null,
     };
   const { element } = found;

@@ -21,7 +21,7 @@ export type ElementLocation =
       readonly element: BrowsedElement;
       readonly group: string | null;
     }
-  /** Not found among the first `looked` elements; the queue has more elements or groups. */
+  /** Not found among the first `looked` elements of both queues; one has more elements, or the source more groups. */
   | { readonly kind: 'behind'; readonly looked: number }
   | { readonly kind: 'gone' };
 
@@ -46,17 +46,18 @@ export async function locate(redriven: RedrivenElement, signal: AbortSignal): Pr
   let looked = 0;
   let examined = 0;
   let isWhole = groups.length <= MAX_GROUPS;
-  for (const group of groups.slice(0, MAX_GROUPS)) {
-    const found = await search(source, group, firstId, signal);
+  const places = [
+    ...groups.slice(0, MAX_GROUPS).map((group) => ({ kind: 'source' as const, of: source, group })),
+    { kind: 'dead letter' as const, of: deadLetters, group: null },
+  ];
+  for (const { kind, of, group } of places) {
+    const found = await search(of, group, firstId, signal);
     examined += found.looked;
     const { element } = found;
-    if (element !== null) return { location: { kind: 'source', element, group }, examined };
+    if (element !== null) return { location: { kind, element, group }, examined };
     looked = Math.max(looked, found.looked);
     isWhole &&= found.isWhole;
   }
-  const { element, looked: dead } = await search(deadLetters, null, firstId, signal);
-  examined += dead;
-  if (element !== null) return { location: { kind: 'dead letter', element, group: null }, examined };
   return { location: isWhole ? { kind: 'gone' } : { kind: 'behind', looked }, examined };
 }
 
