@@ -532,6 +532,23 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Resume' }).waitFor();
   });
 
+  it('lets users who may not read a queue resume and pause it, whatever its state', async () => {
+    await opened().insert('N', 'unseen-pause', '1');
+    await opened().request('POST', '/q/N/unseen-pause/pause');
+    const page = await opened().page('#/q/N/unseen-pause', { who: MASKED });
+    const pause = page.getByRole('button', { name: 'Pause', exact: true });
+    const resume = page.getByRole('button', { name: 'Resume' });
+    await pause.waitFor();
+    await resume.click();
+    await page.getByText('unseen-pause runs again').waitFor();
+    await resume.waitFor({ state: 'detached' });
+    const status = await opened().request('GET', '/q/N/unseen-pause/status');
+    assert.equal(((await status.json()) as { paused: boolean }).paused, false);
+    await pause.click();
+    await pause.waitFor({ state: 'detached' });
+    await opened().request('POST', '/q/N/unseen-pause/resume');
+  });
+
   it('moves elements to a namespace in which the user may write, although not in their own', async () => {
     await opened().insert('N', 'movable', '1');
     const page = await opened().page('#/q/N/movable', { who: MOVER });

@@ -81,9 +81,9 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
     version.value;
     return queues.get(keyOf(of));
   });
-  // For a queue that is missing in the last state because refreshing is paused.
-  const pausedHere = useSignal(false);
-  const isPaused = picture.value?.paused ?? pausedHere.value;
+  // For a queue that the stream has not sent: refreshing is paused, or the user may not read it.
+  const pausedHere = useSignal<boolean | null>(null);
+  const isPaused = picture.value?.paused ?? pausedHere.value ?? (may('read', ns) ? false : null);
   const exported = mayExport(ns) ? exportUrl(of) : null;
   const setPaused = (verb: 'pause' | 'resume'): Promise<void> =>
     act(async () => {
@@ -98,7 +98,7 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
       <div class="page-head">
         <h1 class="grow">
           <bdi>{queue}</bdi>{' '}
-          {isPaused && (
+          {isPaused === true && (
             <Badge level="warn" icon="paused">
               Paused
             </Badge>
@@ -110,12 +110,12 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
               Insert
             </Button>
           )}
-          {may('manage', ns) && !isPaused && (
+          {may('manage', ns) && isPaused !== true && (
             <Button icon="paused" onClick={() => void setPaused('pause')}>
               Pause
             </Button>
           )}
-          {may('manage', ns) && isPaused && (
+          {may('manage', ns) && isPaused !== false && (
             <Button icon="play" onClick={() => void setPaused('resume')}>
               Resume
             </Button>
