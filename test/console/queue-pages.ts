@@ -549,6 +549,21 @@ export function queuePages(opened: () => OpenedConsole): void {
     await opened().request('POST', '/q/N/unseen-pause/resume');
   });
 
+  it('finds the clients of a queue whose name has more words than a filter may have', async () => {
+    const queue = Array.from({ length: 20 }, (_, i) => `w${i}`).join(' ');
+    const path = `/q/N/${encodeURIComponent(queue)}`;
+    const waiting = opened()
+      .request('GET', `${path}?tid=wordy`)
+      .catch(() => {});
+    const page = await opened().page(`#${path}/consumers`);
+    const row = page.getByLabel('Waiting now').locator('tbody tr');
+    await row.getByText('wordy').waitFor();
+    await page.getByRole('link', { name: 'All clients of this queue' }).click();
+    await row.getByRole('link', { name: queue }).waitFor();
+    await opened().request('DELETE', `${path}/consumer/wordy`);
+    await waiting;
+  });
+
   it('moves elements to a namespace in which the user may write, although not in their own', async () => {
     await opened().insert('N', 'movable', '1');
     const page = await opened().page('#/q/N/movable', { who: MOVER });

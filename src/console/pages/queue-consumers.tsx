@@ -13,6 +13,8 @@ import { When } from '../ui/when.tsx';
 
 /** Maximum consumers in the table: it renders again every second. */
 const MAX_LISTED = 200;
+/** The server's limit of words of a filter. More of a name would be rejected. */
+const MAX_WORDS = 16;
 
 /** The waiting consumers of a queue, in order of arrival. */
 export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
@@ -39,13 +41,14 @@ function WaitingConsumers({
   readonly reload: () => void;
 }) {
   const listed = all.slice(0, MAX_LISTED);
+  const words = `${of.ns} ${of.queue}`.split(/\s+/).slice(0, MAX_WORDS);
   return (
     <Card
       title="Waiting now"
       aside={
         <>
           <Length of={{ total: all.length }} shown={listed.length} one="consumer" />
-          <a href={href(['clients'], { filter: `${of.ns} ${of.queue}` })}>All clients of this queue</a>
+          <a href={href(['clients'], { filter: words.join(' ') })}>All clients of this queue</a>
         </>
       }
     >
