@@ -250,6 +250,20 @@ export function contents(opened: () => OpenedConsole): void {
     assert.ok(box !== null && box.x + box.width <= 390, JSON.stringify(box));
   });
 
+  it('says that not all dead-letter queues are listed if there are too many', async () => {
+    const page = await opened().page('#/users');
+    const json = { queues: [], complete: false, unavailable: [] };
+    await page.route('**/dead-letters', (route) => route.fulfill({ json }));
+    await page.goto(`${opened().server.url}/console/#/dead-letters`);
+    await page.getByRole('alert').filter({ hasText: 'Not all dead-letter queues are listed' }).waitFor();
+    assert.equal(await page.getByText('There are no dead letters').count(), 0);
+    await page.goto(`${opened().server.url}/console/#/`);
+    await page
+      .getByRole('link', { name: /^Dead letters \d/ })
+      .getByText('not of all queues')
+      .waitFor();
+  });
+
   it('labels the marks of chart axes with their exact numbers', async () => {
     const minutes = (value: number): number[] => Array.from({ length: 60 }, () => value);
     const json = {

@@ -23,7 +23,7 @@ export function DeadLetters() {
   const summary = useGet<DeadLetterSummary>('dead-letters', { everyMs: 15_000 });
   const redriven = useSignal<{ readonly of: DeadLetterQueue; readonly where: OperationWhere } | null>(null);
   const all = summary.value?.queues ?? null;
-  const unavailable = summary.value?.unavailable ?? [];
+  const leftOut = summary.value === null ? null : leftOutOf(summary.value);
   const held = all?.filter((one) => one.count > 0) ?? [];
   const total = held.reduce((sum, one) => sum + one.count, 0);
   return (
@@ -36,13 +36,9 @@ export function DeadLetters() {
         </Button>
       </div>
       <Failure error={summary.error} retry={summary.reload} />
-      {unavailable.length > 0 && (
-        <Failure
-          error={`Dead letters of ${unavailable.join(', ')} are not listed: the engine is unavailable.`}
-        />
-      )}
+      <Failure error={leftOut} />
       {all === null && summary.isLoading && <Loading what="Reading the dead-letter queues" />}
-      {all !== null && held.length === 0 && (
+      {all !== null && held.length === 0 && leftOut === null && (
         <section class="card">
           {mayAnywhere('browse') ? (
             <Empty title="There are no dead letters">
@@ -76,6 +72,13 @@ export function DeadLetters() {
       )}
     </>
   );
+}
+
+/** Says which dead letters a summary does not list; null: it lists all. */
+function leftOutOf({ unavailable = [], complete }: DeadLetterSummary): string | null {
+  if (unavailable.length > 0)
+    return `Dead letters of ${unavailable.join(', ')} are not listed: the engine is unavailable.`;
+  return complete ? null : 'Not all dead-letter queues are listed, because there are too many.';
 }
 
 function QueueOfDeadLetters({

@@ -193,9 +193,7 @@ function Figures({
   const { ready, scheduled, reserved, in: inserted, out, oldest, paused } = totals.value.all;
   const oldestMs = oldest === null ? null : Math.max(0, clock.value - Date.parse(oldest));
   const deadCount = dead?.queues.reduce((sum, one) => sum + countNow(one), 0) ?? null;
-  const unavailable = dead?.unavailable ?? [];
   const oldestText = oldestMs === null ? '–' : duration(oldestMs);
-  const deadOf = unavailable.length === 0 ? 'all namespaces' : `without ${unavailable.join(', ')}`;
   return (
     <section class="figures" aria-label="Totals">
       <QueueFigure label="Ready" value={shortCount(ready)} note={`oldest ${oldestText}`} by="ready" />
@@ -206,7 +204,7 @@ function Figures({
       <Figure
         label="Dead letters"
         value={deadCount === null || !mayAnywhere('browse') ? '–' : shortCount(deadCount)}
-        note={deadError === null ? deadOf : messageOf(deadError)}
+        note={deadError === null ? scopeOf(dead) : messageOf(deadError)}
         isBad={deadCount !== null && deadCount > 0}
         to={href(['dead-letters'])}
       />
@@ -218,6 +216,12 @@ function Figures({
       />
     </section>
   );
+}
+
+/** Says which dead letters are counted. */
+function scopeOf(dead: DeadLetters | null): string {
+  if (dead === null || dead.complete) return 'all namespaces';
+  return dead.unavailable.length === 0 ? 'not of all queues' : `without ${dead.unavailable.join(', ')}`;
 }
 
 /** A sum of all queues, with a link to those that contribute most to it. */
