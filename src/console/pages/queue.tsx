@@ -74,9 +74,10 @@ const TABS = [
 
 function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge: () => void }) {
   const { ns, queue } = of;
-  const isInserting = useSignal(false);
-  const isImporting = useSignal(false);
-  const question = useSignal<'purge' | 'delete' | null>(null);
+  const dialog = useSignal<'insert' | 'import' | 'purge' | 'delete' | null>(null);
+  const close = (): void => {
+    dialog.value = null;
+  };
   const picture = useComputed(() => {
     version.value;
     return queues.get(keyOf(of));
@@ -106,7 +107,7 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
         </h1>
         <div class="actions">
           {may('write', ns) && (
-            <Button icon="plus" class="primary" onClick={() => (isInserting.value = true)}>
+            <Button icon="plus" class="primary" onClick={() => (dialog.value = 'insert')}>
               Insert
             </Button>
           )}
@@ -128,16 +129,16 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
                 </a>
               )}
               {may('write', ns) && (
-                <Button icon="plus" onClick={() => (isImporting.value = true)}>
+                <Button icon="plus" onClick={() => (dialog.value = 'import')}>
                   Import …
                 </Button>
               )}
               {may('manage', ns) && (
                 <>
-                  <Button icon="trash" class="danger" onClick={() => (question.value = 'purge')}>
+                  <Button icon="trash" class="danger" onClick={() => (dialog.value = 'purge')}>
                     Purge …
                   </Button>
-                  <Button icon="trash" class="danger" onClick={() => (question.value = 'delete')}>
+                  <Button icon="trash" class="danger" onClick={() => (dialog.value = 'delete')}>
                     Delete the queue …
                   </Button>
                 </>
@@ -146,15 +147,10 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
           )}
         </div>
       </div>
-      {isInserting.value && <InsertDialog into={of} onClose={() => (isInserting.value = false)} />}
-      {isImporting.value && <ImportDialog into={of} onClose={() => (isImporting.value = false)} />}
-      {question.value !== null && (
-        <RemovalDialog
-          of={of}
-          kind={question.value}
-          onPurge={onPurge}
-          onClose={() => (question.value = null)}
-        />
+      {dialog.value === 'insert' && <InsertDialog into={of} onClose={close} />}
+      {dialog.value === 'import' && <ImportDialog into={of} onClose={close} />}
+      {(dialog.value === 'purge' || dialog.value === 'delete') && (
+        <RemovalDialog of={of} kind={dialog.value} onPurge={onPurge} onClose={close} />
       )}
     </div>
   );
