@@ -134,7 +134,7 @@ interface QueueTotals {
   paused: number;
 }
 
-interface Totals {
+interface QueueSums {
   readonly all: Readonly<QueueTotals>;
   readonly byNamespace: ReadonlyMap<string, Readonly<QueueTotals>>;
 }
@@ -151,7 +151,7 @@ const NONE: Readonly<QueueTotals> = {
 };
 
 /** Sums up all queues in one pass, which runs at each update. */
-function sumUp(pictures: ReadonlyMap<string, QueuePicture>, now: number): Totals {
+function sumUp(pictures: ReadonlyMap<string, QueuePicture>, now: number): QueueSums {
   const all = { ...NONE };
   const byNamespace = new Map<string, QueueTotals>();
   for (const [key, queue] of pictures) {
@@ -186,7 +186,7 @@ function Figures({
   dead,
   deadError,
 }: {
-  readonly totals: ReadonlySignal<Totals>;
+  readonly totals: ReadonlySignal<QueueSums>;
   readonly dead: DeadLetters | null;
   readonly deadError: unknown;
 }) {
@@ -334,7 +334,7 @@ function Namespaces({
   totals,
   engines,
 }: {
-  readonly totals: ReadonlySignal<Totals>;
+  readonly totals: ReadonlySignal<QueueSums>;
   /** Null: not read yet. */
   readonly engines: Engines | null;
 }) {
