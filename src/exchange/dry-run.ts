@@ -1,4 +1,3 @@
-import type { Broker } from '../broker/broker.ts';
 import type { Delivery, NewElement } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { contentHeaderAt, headersAt } from '../model/json-headers.ts';
@@ -6,10 +5,9 @@ import { LIMITS } from '../model/limits.ts';
 import { WellFormed } from '../model/members.ts';
 import { ExchangeDeclaration, type ExchangeTrial, STRICT, type TriedDestination } from '../model/records.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
-import type { DestinationLogLine, SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
+import type { DestinationLogLine, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import { fromByteString } from '../util/byte-string.ts';
-import type { Clock } from '../util/clock.ts';
 import { allowing, namedObject, type Static, Type } from '../util/schema.ts';
 import { toMs } from '../util/to-ms.ts';
 import {
@@ -22,6 +20,7 @@ import {
   TOO_MANY_HOPS,
 } from './copies.ts';
 import type { Caller, Declaration } from './declaration.ts';
+import type { ExchangeContext } from './exchange.ts';
 
 /** An element to try an exchange with: the properties that selectors can see. */
 export type Sample = Pick<
@@ -32,19 +31,11 @@ export type Sample = Pick<
 /** Bound on the payload bytes in a result, of all destinations together: each selector may write a mebibyte. */
 const SHOWN_BYTES = 4 * 1_048_576;
 
-interface DryRunContext {
-  readonly broker: Broker;
-  readonly sandbox: SelectorSandbox;
-  readonly clock: Clock;
-  readonly maxHops: number;
-  readonly maxCopies: number;
-}
-
 /** Runs the selectors of a declaration for one element, as the loop would, and stores nothing. */
 export async function dryRun(
   { dst }: Declaration,
   sample: Sample,
-  { broker, sandbox, clock, maxHops, maxCopies }: DryRunContext,
+  { broker, sandbox, clock, maxHops, maxCopies }: ExchangeContext,
   { name }: Caller,
   returning: Returning,
 ): Promise<ExchangeTrial> {

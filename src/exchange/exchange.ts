@@ -23,6 +23,8 @@ import {
   continuedCounters,
   DestinationErrors,
   type ExchangeCounters,
+  type ExchangeOverview,
+  type ExchangeState,
   Sightings,
   zeroExchangeCounters,
 } from './record.ts';
@@ -41,12 +43,15 @@ export interface ExchangeContext {
   readonly selectors: boolean;
 }
 
-/** The same with the limits that the exchanges of a node share. */
+/** The same with what the exchanges of a node share. */
 export interface NodeContext extends ExchangeContext {
   /** Bounds the bytes in flight. */
   readonly inFlightLimit: InFlightLimit;
   /** Bounds the log lines about failures. */
   readonly lineLimit: LineLimit;
+  readonly returning: (key: string) => Returning;
+  /** Requests a stop of an exchange, since `MAX_OVERRUNS_IN_A_ROW` elements overran the sandbox's limits. */
+  readonly onRepeatedOverruns: (exchange: Exchange, error: string) => void;
 }
 
 /** The declaration of an exchange, and what goes with it. */
@@ -58,20 +63,13 @@ export interface ExchangeSetup {
   readonly before: Exchange | null;
 }
 
-/** The functions of the registry that an exchange calls. */
-interface ExchangeHooks {
-  readonly returning: () => Returning;
-  /** Requests a stop of the exchange, since `MAX_OVERRUNS_IN_A_ROW` elements overran the sandbox's limits. */
-  readonly onRepeatedOverruns: (error: string) => void;
-}
-
 /**
  * One exchange on this node: its loops, selectors and counters. Every node runs every exchange. Atomic operations of
  * the engine, not a lock, ensure that each element is forwarded once.
  *
  * States: stopped (as created) and running, changed by `start` and `stop`. The definition says which one is required.
  */
-export class Exchange {
+export class Exchange implements ExchangeOverview {
   /** The key of its definition, see `scopedKey`. */
   readonly key: string;
   readonly declaration: Declaration;
@@ -88,7 +86,8 @@ export class Exchange {
   readonly reserves: boolean;
   readonly program: SelectorProgram;
   readonly context: NodeContext;
-  readonly hooks: ExchangeHooks;
+  /** As in the definition. */
+  state: ExchangeState = { stopped: true, lastError: null };
   readonly #forwarder: Forwarder;
   readonly #loops: Loop[];
   #version: string | null = null;
@@ -96,16 +95,10 @@ export class Exchange {
   #changes: Promise<void>;
 
   /** @throws QuaysideError `namespace-not-found`, `invalid-parameter` if the source does not support `reserve: true` */
-  constructor(
-    key: string,
-    { declaration, owner, before }: ExchangeSetup,
-    context: NodeContext,
-    hooks: ExchangeHooks,
-  ) {
+  constructor(key: string, { declaration, owner, before }: ExchangeSetup, context: NodeContext) {
     const { clock, random, log } = context;
     this.key = key;
     this.context = context;
-    this.hooks = hooks;
     this.declaration = declaration;
     this.owner = owner;
     // First wait until the replaced exchange has stored what it took, so that a loop keeps the order of its source.
@@ -132,7 +125,7 @@ export class Exchange {
     const window = Math.floor(this.wsize / loops);
     this.#loops = Array.from(
       { length: loops },
-      (_, i) => new Loop(this, this.#forwarder, { tid: `${this.cid}-${i}`, window }),
+      (_, i) => new Loop(this, this.#forwarder, `${this.cid}-${i}`, window),
     );
   }
 
@@ -140,6 +133,18 @@ export class Exchange {
   get version(): string {
     this.#version ??= versionOf(this.declaration);
     return this.#version;
+  }
+
+  get isStopStored(): boolean {
+    return this.state.stopped === true;
+  }
+
+  get stopped(): boolean {
+    return this.isStopStored || this.hindrance !== null;
+  }
+
+  get lastError(): string | null {
+    return this.hindrance ?? this.state.lastError;
   }
 
   get wsize(): number {

@@ -50,16 +50,6 @@ interface DeclarationChange {
 /** Throws if the caller may not change an exchange with this declaration. */
 type CheckChange = (declaration: Declaration) => void;
 
-/** A definition to store. */
-interface ExchangeWrite {
-  readonly key: string;
-  readonly stored: StoredExchange;
-  /** The version that it replaces; null: there must be none. */
-  readonly expected: string | null;
-  /** The exchange created for the definition; null if it exists already. */
-  readonly created: Exchange | null;
-}
-
 /** The user of a check or dry run, and the path of the declaration in the request body; omitted: it is the body. */
 interface CheckRequest {
   readonly caller?: Caller;
@@ -83,22 +73,21 @@ export class Exchanges implements Service {
   /** Changes of one exchange run one after the other, in the order of the calls. */
   readonly #changes = new ConcurrencyLimit({ perKey: 1 });
   readonly #checks = createCheckLimit();
-  /** Stops of exchanges that lost their owner. They are retried, as there is no client to repeat a failed one. */
-  readonly #unownedStops: Retries;
-  /** Keys of exchanges that overran their limits and whose stop is being stored. */
-  readonly #beingStopped = new Set<string>();
+  /** Stops that no client requested. They are retried, as there is no client to repeat a failed one. */
+  readonly #ownStops: Retries;
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
     const { clock, log } = options;
-    this.#unownedStops = new Retries({
+    this.#ownStops = new Retries({
       clock,
       delayMs: STOP_AGAIN_MS,
-      failed: (exchange, err) =>
-        log.warn({ err, exchange }, 'an exchange whose owner may not run it could not be stopped yet'),
+      failed: (exchange, err) => log.warn({ err, exchange }, 'an exchange could not be stopped yet'),
     });
-    this.#registry = new ExchangeRegistry(options, (...overrun) => this.#stopForOverruns(...overrun));
+    this.#registry = new ExchangeRegistry(options, (exchange, error) =>
+      this.#stopForOverruns(exchange, error),
+    );
   }
 
   async start(): Promise<void> {
@@ -119,7 +108,7 @@ export class Exchanges implements Service {
   }
 
   async #close(): Promise<void> {
-    this.#unownedStops.stop();
+    this.#ownStops.stop();
     await Promise.all([this.#registry.close(), this.#changes.idle()]);
     await this.#registry.dropAll();
   }
@@ -146,7 +135,7 @@ export class Exchanges implements Service {
 
   /** Summaries that are cheap enough for frequent use, sorted by key. */
   overview(): ExchangeOverview[] {
-    return this.#registry.overview();
+    return this.#registry.all();
   }
 
   /** The graph of declared exchanges that the caller may see, to be shared by the records of a list. */
@@ -156,8 +145,7 @@ export class Exchanges implements Service {
 
   /** @throws QuaysideError `exchange-not-found` */
   record(key: string, caller: Caller = NODE, graph: ExchangeGraph = this.graph(caller)): ExchangeRecord {
-    const { exchange, state } = this.#registry.mustGet(key);
-    return exchangeRecord(exchange, state, loopsIn(graph, key), caller);
+    return exchangeRecord(this.#registry.mustGet(key), loopsIn(graph, key), caller);
   }
 
   /**
@@ -166,8 +154,8 @@ export class Exchanges implements Service {
    * @throws QuaysideError as `delete`
    */
   async declarationOf(key: string): Promise<Declaration> {
-    const registered = this.#registry.get(key);
-    if (registered !== null) return registered.exchange.declaration;
+    const exchange = this.#registry.get(key);
+    if (exchange !== null) return exchange.declaration;
     const [{ definition }] = await this.#registry.find(key);
     return toStored(definition.value).declaration;
   }
@@ -194,7 +182,9 @@ export class Exchanges implements Service {
   async checkCreate(id: string, declaration: Declaration, caller: Caller): Promise<void> {
     await this.#checkInTurn(declaration, caller);
     const { key, exists } = await this.#placeOf(await this.keyOf(id, caller), declaration, caller);
-    if (!exists) this.#registry.discard(this.#createNew(key, { declaration, owner: caller.name }));
+    if (exists) return;
+    checkQueueLimits(declaration, this.#options);
+    this.#registry.checkLimit(key, declaration.src.ns);
   }
 
   /**
@@ -299,36 +289,40 @@ export class Exchanges implements Service {
    * `lastError`. Never rejects; failures are logged and retried.
    */
   async stopUnowned(): Promise<void> {
-    const unowned = this.#registry.keys().filter((key) => {
-      const { exchange, state } = this.#registry.mustGet(key);
-      return state.stopped !== true && lostOwner(exchange, this.#options.owners) !== null;
-    });
-    await Promise.all(unowned.map((key) => this.#stopUnowned(key)));
+    const unowned = this.#registry
+      .all()
+      .filter((exchange) => !exchange.isStopStored && lostOwner(exchange, this.#options.owners) !== null);
+    await Promise.all(unowned.map(({ key }) => this.#stopUnowned(key)));
   }
 
   #stopUnowned(key: string): Promise<unknown> {
-    return this.#unownedStops.do(key, () => this.#stopIfUnowned(key));
+    const { owners, log } = this.#options;
+    return this.#ownStops.do(key, async () => {
+      const lastError = await this.#stopIf(key, (stored) => lostOwner(stored, owners));
+      if (lastError !== null)
+        log.warn({ exchange: key, lastError }, 'an exchange was stopped: its owner may not run it any more');
+    });
   }
 
   /**
-   * Checks the owner again, since by now the exchange may have been deleted, or started by a new owner, or its owner
-   * may have been added again.
+   * Stops an exchange if there is a reason for that, which is returned. Checks the stored exchange, since by now it may
+   * have been deleted, stopped, changed, or started by a new owner, or its owner may have been added again.
    */
-  async #stopIfUnowned(key: string): Promise<void> {
-    const { owners, log } = this.#options;
+  async #stopIf(
+    key: string,
+    reasonOf: (stored: StoredExchange) => string | null,
+  ): Promise<string | null> {
     let lastError: string | null = null;
-    const stopIfUnowned = (stored: StoredExchange): StoredExchange => {
-      lastError = stored.stopped === true ? null : lostOwner(stored, owners);
+    const stop = (stored: StoredExchange): StoredExchange => {
+      lastError = stored.stopped === true ? null : reasonOf(stored);
       return lastError === null ? stored : { ...stored, stopped: true, lastError };
     };
     try {
-      await this.#changes.run(key, () => this.#update(key, stopIfUnowned));
+      await this.#changes.run(key, () => this.#update(key, stop));
     } catch (error) {
       if (!(error instanceof QuaysideError && error.code === 'exchange-not-found')) throw error;
-      return;
     }
-    if (lastError !== null)
-      log.warn({ exchange: key, lastError }, 'an exchange was stopped: its owner may not run it any more');
+    return lastError;
   }
 
   /**
@@ -374,7 +368,7 @@ export class Exchanges implements Service {
   ): Promise<ExchangeTrial> {
     const { caller = NODE, mayTry = () => {} } = request;
     const run = async (): Promise<ExchangeTrial> => {
-      const tried = given ?? this.#registry.mustGet(key).exchange.declaration;
+      const tried = given ?? this.#registry.mustGet(key).declaration;
       if (given === null) {
         mayTry(tried);
         mustBeRunnable(tried, this.#options);
@@ -407,7 +401,11 @@ export class Exchanges implements Service {
       if (exists) return key;
       try {
         const state = stopped ? { ...NEVER_CHANGED, stopped } : NEVER_CHANGED;
-        await this.#storeNew(key, { declaration, owner: caller.name, ...state });
+        const stored = { declaration, owner: caller.name, ...state };
+        checkQueueLimits(declaration, this.#options);
+        await this.#registry.storeNew(key, declaration.src.ns, () =>
+          this.#put(this.#storeOf(declaration), key, stored, null),
+        );
       } catch (error) {
         // Another node was first. The next attempt finds its definition.
         if (isDefinitionConflict(error)) await this.#registry.read(this.#storeOf(declaration), key);
@@ -440,22 +438,6 @@ export class Exchanges implements Service {
     return { key, exists: found !== undefined };
   }
 
-  /** Creates an exchange before it is stored: if it cannot run here, it is rejected and nothing is left. */
-  #createNew(key: string, setup: Pick<StoredExchange, 'declaration' | 'owner'>): Exchange {
-    checkQueueLimits(setup.declaration, this.#options);
-    return this.#registry.createNew(key, setup);
-  }
-
-  async #storeNew(key: string, stored: StoredExchange): Promise<void> {
-    const { declaration, owner } = stored;
-    const created = this.#createNew(key, { declaration, owner });
-    try {
-      await this.#put(this.#storeOf(declaration), { key, stored, expected: null, created });
-    } finally {
-      this.#registry.discard(created);
-    }
-  }
-
   /** Applies `update` to the effective definition and stores the result. */
   #update(
     key: string,
@@ -464,16 +446,24 @@ export class Exchanges implements Service {
     return retryConflicts(async () => {
       const [{ definitions, definition }] = await this.#registry.find(key);
       const stored = update(toStored(definition.value), definitions);
-      await this.#put(definitions, { key, stored, expected: definition.version, created: null });
+      await this.#put(definitions, key, stored, definition.version);
     });
   }
 
-  /** Stores a definition and applies it. If the owner has lost the exchange by then, it is stopped afterwards. */
-  async #put(definitions: Definitions, { key, stored, expected, created }: ExchangeWrite): Promise<void> {
+  /**
+   * Stores a definition and applies it. If the owner has lost the exchange by then, it is stopped afterwards.
+   * @param expected the version that it replaces; null: there must be none
+   */
+  async #put(
+    definitions: Definitions,
+    key: string,
+    stored: StoredExchange,
+    expected: string | null,
+  ): Promise<void> {
     const value = toValue(stored);
     try {
       const version = await definitions.put('exchange', key, value, expected);
-      this.#registry.wrote(definitions, { key, value, version }, created);
+      this.#registry.wrote(definitions, { key, value, version });
     } finally {
       // Also after an error, as the write may have taken effect. `stopUnowned` has not seen this definition.
       if (stored.stopped !== true && lostOwner(stored, this.#options.owners) !== null)
@@ -513,27 +503,16 @@ export class Exchanges implements Service {
     }
   }
 
-  #stopForOverruns(key: string, declaration: Declaration, lastError: string): void {
-    if (this.#beingStopped.has(key)) return;
-    this.#beingStopped.add(key);
-    this.#options.log.warn(
-      { exchange: key, lastError },
-      'an exchange was stopped: its selector overruns its limits',
-    );
-    void this.#storeStop(key, declaration, lastError);
-  }
-
-  /** Stores the stop, unless another declaration has replaced the one that overran. */
-  async #storeStop(key: string, declaration: Declaration, lastError: string): Promise<void> {
-    const stop = (stored: StoredExchange): StoredExchange =>
-      sameDeclaration(stored.declaration, declaration) ? { ...stored, stopped: true, lastError } : stored;
-    try {
-      await this.#changes.run(key, () => this.#update(key, stop));
-    } catch (error) {
-      this.#options.log.warn({ err: error, exchange: key }, 'an exchange could not be stopped');
-    } finally {
-      this.#beingStopped.delete(key);
-    }
+  /** Stops an exchange, unless another declaration has replaced the one that overran. */
+  #stopForOverruns({ key, declaration }: Exchange, error: string): void {
+    void this.#ownStops.do(key, async () => {
+      const lastError = await this.#stopIf(key, (stored) =>
+        sameDeclaration(stored.declaration, declaration) ? error : null,
+      );
+      if (lastError === null) return;
+      const { log } = this.#options;
+      log.warn({ exchange: key, lastError }, 'an exchange was stopped: its selector overruns its limits');
+    });
   }
 
   /** Logs the hash of each selector of a stored exchange. */

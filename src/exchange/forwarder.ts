@@ -113,7 +113,7 @@ export class Forwarder {
    * in the meantime, so that the results must not be counted.
    */
   async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<Decision | null> {
-    const { route, program, counters, context, hooks } = this.#exchange;
+    const { key, route, program, counters, context } = this.#exchange;
     const { clock } = context;
     const plans: Plan[] = [];
     const toEvaluate: Delivery[] = [];
@@ -132,7 +132,7 @@ export class Forwarder {
     counters.totals.selectorMs += clock.monotonic() - startedAt;
     const requeued: Requeued[] = [];
     const notEvaluated: Delivery[] = [];
-    const returning = hooks.returning();
+    const returning = context.returning(key);
     const undecided = toEvaluate.slice(answers.length);
     let written = 0;
     for (const [i, answer] of answers.entries()) {
@@ -166,7 +166,7 @@ export class Forwarder {
   /** Counts an overrun. Returns whether it was the element's last try. */
   #isLastTry({ id }: Delivery, { error, inPayload }: OverrunAnswer): boolean {
     const { isLast, mustStop } = this.#overruns.failed(id, inPayload);
-    if (mustStop) this.#exchange.hooks.onRepeatedOverruns(error);
+    if (mustStop) this.#exchange.context.onRepeatedOverruns(this.#exchange, error);
     return isLast;
   }
 

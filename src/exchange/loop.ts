@@ -8,12 +8,6 @@ import type { Exchange } from './exchange.ts';
 import type { Decision, Forwarder } from './forwarder.ts';
 import type { BatchInFlight } from './in-flight-limit.ts';
 
-interface LoopOptions {
-  readonly tid: string;
-  /** Maximum number of elements in flight. */
-  readonly window: number;
-}
-
 /** Elements per round trip. Larger batches gained less than 3 %, and their leases run longer. */
 const MAX_BATCH = 256;
 /** Bytes per round trip, including copies. If elements are large, fewer are taken together. */
@@ -76,7 +70,8 @@ export class Loop {
   readonly #pause: Pause;
   #run: Promise<void> = Promise.resolve();
 
-  constructor(exchange: Exchange, forwarder: Forwarder, { tid, window }: LoopOptions) {
+  /** @param window maximum number of elements in flight */
+  constructor(exchange: Exchange, forwarder: Forwarder, tid: string, window: number) {
     const { clock, random } = exchange.context;
     this.tid = tid;
     this.#exchange = exchange;

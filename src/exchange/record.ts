@@ -7,7 +7,7 @@ import type { LoopIds } from './cycles.ts';
 import type { Caller, Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 
-/** A summary of an exchange of this node. */
+/** The members of an exchange of this node that are shown in summaries. */
 export interface ExchangeOverview {
   /** Under which it is stored, see `scopedKey`. */
   readonly key: string;
@@ -35,7 +35,6 @@ const NOTHING = { matched: 0, skipped: 0, failed: 0 };
 /** The record as the caller may see it. */
 export function exchangeRecord(
   exchange: Exchange,
-  state: ExchangeState,
   loops: LoopIds,
   caller: Caller,
 ): ExchangeRecord {
@@ -55,7 +54,7 @@ export function exchangeRecord(
     pending_acks: pendingAcks(exchange.inFlight()),
     pending_tids: Object.fromEntries(exchange.idleLoops().map(({ tid, since }) => [tid, iso(since)])),
     wsize: exchange.wsize,
-    stopped: state.stopped,
+    stopped: exchange.state.stopped,
     ...(isSeen.every(Boolean) && { version: exchange.version }),
     stats: {
       no_route: totals.noRoute,
@@ -67,7 +66,7 @@ export function exchangeRecord(
     errors: exchange.errors
       .list(caller.maySeeBodies(src.ns))
       .filter(({ destination }) => isSeen[destination]),
-    lastError: exchange.hindrance ?? state.lastError,
+    lastError: exchange.lastError,
     saw: exchange.sightings.last(),
     loops,
   };

@@ -6,9 +6,8 @@ import { quote } from '../util/quote.ts';
 import type { Returning } from './copies.ts';
 import { type Edge, ExchangeGraph } from './cycles.ts';
 import { type Caller, type Declaration, idOf, idsOf, sameDeclaration, scopedKey } from './declaration.ts';
-import { Exchange, type ExchangeContext, type ExchangeSetup, type NodeContext } from './exchange.ts';
+import { Exchange, type ExchangeContext, type NodeContext } from './exchange.ts';
 import { InFlightLimit } from './in-flight-limit.ts';
-import type { ExchangeOverview, ExchangeState } from './record.ts';
 import { type StoredExchange, toStored } from './stored.ts';
 
 /** Bound on the bytes in flight of all exchanges, including copies: an exchange may copy each element many times. */
@@ -20,15 +19,6 @@ interface Found {
   readonly definition: Definition;
 }
 
-/** Called when the selectors of a declaration overran their limits for several elements in a row. */
-type OnRepeatedOverruns = (key: string, declaration: Declaration, error: string) => void;
-
-/** An exchange of this node. */
-interface Registered {
-  readonly exchange: Exchange;
-  state: ExchangeState;
-}
-
 /**
  * The exchanges of this node. The registry follows the definitions in all stores, through a cache of each, and applies
  * them. If several stores define one key, the first in the order of the configuration is effective, and the others are
@@ -37,12 +27,11 @@ interface Registered {
  */
 export class ExchangeRegistry {
   readonly #context: NodeContext;
-  readonly #onRepeatedOverruns: OnRepeatedOverruns;
   /** In the order of the configuration. */
   readonly #caches: DefinitionsCaches;
-  readonly #registered = new Map<string, Registered>();
-  /** Exchanges that were created and are neither registered nor discarded yet. */
-  readonly #created = new Set<Exchange>();
+  readonly #exchanges = new Map<string, Exchange>();
+  /** The keys of exchanges that are being created, and the namespaces of their sources. */
+  readonly #creating = new Map<string, string>();
   readonly #stopping = new Set<Promise<void>>();
   /** Whether exchanges run: not at the start of the node, until `run` is called. */
   #isRunning = false;
@@ -50,13 +39,21 @@ export class ExchangeRegistry {
   #graph: ExchangeGraph | null = null;
   #closed = false;
 
-  constructor(context: ExchangeContext, onRepeatedOverruns: OnRepeatedOverruns) {
+  constructor(context: ExchangeContext, onRepeatedOverruns: NodeContext['onRepeatedOverruns']) {
     const { clock, random, log } = context;
     const lineLimit = new LineLimit(clock, (cause, leftOut) =>
       log.warn({ cause, leftOut }, 'exchanges failed further in the same way; their lines were left out'),
     );
-    this.#context = { ...context, inFlightLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT), lineLimit };
-    this.#onRepeatedOverruns = onRepeatedOverruns;
+    this.#context = {
+      ...context,
+      inFlightLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT),
+      lineLimit,
+      returning: (key) => {
+        this.#graph ??= new ExchangeGraph([...this.#exchanges.values()]);
+        return this.#graph.returning(key);
+      },
+      onRepeatedOverruns,
+    };
     this.#caches = new DefinitionsCaches({
       stores: this.stores(),
       kind: 'exchange',
@@ -78,7 +75,7 @@ export class ExchangeRegistry {
   /** Runs the exchanges that are not stopped, those that are registered later as well. */
   run(): void {
     this.#isRunning = true;
-    for (const { exchange, state } of this.#registered.values()) if (state.stopped !== true) exchange.start();
+    for (const exchange of this.#exchanges.values()) if (!exchange.isStopStored) exchange.start();
   }
 
   /** Stops following and applying definitions. Resolves when no read is in progress. */
@@ -97,35 +94,28 @@ export class ExchangeRegistry {
 
   /** Sorted. */
   keys(): string[] {
-    return [...this.#registered.keys()].sort();
-  }
-
-  get(key: string): Registered | null {
-    return this.#registered.get(key) ?? null;
-  }
-
-  /** @throws QuaysideError `exchange-not-found` */
-  mustGet(key: string): Registered {
-    const registered = this.#registered.get(key);
-    if (registered === undefined) throw notFound(key);
-    return registered;
+    return [...this.#exchanges.keys()].sort();
   }
 
   /** Sorted by key. */
-  overview(): ExchangeOverview[] {
-    return this.keys().map((key) => {
-      const { exchange, state } = this.mustGet(key);
-      const { declaration, counters, hindrance } = exchange;
-      const lastError = hindrance ?? state.lastError;
-      const isStopStored = state.stopped === true;
-      const stopped = isStopStored || hindrance !== null;
-      return { key, declaration, counters, lastError, stopped, isStopStored };
-    });
+  all(): Exchange[] {
+    return this.keys().map((key) => this.mustGet(key));
+  }
+
+  get(key: string): Exchange | null {
+    return this.#exchanges.get(key) ?? null;
+  }
+
+  /** @throws QuaysideError `exchange-not-found` */
+  mustGet(key: string): Exchange {
+    const exchange = this.#exchanges.get(key);
+    if (exchange === undefined) throw notFound(key);
+    return exchange;
   }
 
   /** The graph of declared exchanges that the caller may see. */
   graph(caller: Caller): ExchangeGraph {
-    return ExchangeGraph.visible(this.#edges(), caller);
+    return ExchangeGraph.visible([...this.#exchanges.values()], caller);
   }
 
   /**
@@ -133,8 +123,8 @@ export class ExchangeRegistry {
    * `Returning`.
    */
   returning(key: string, declaration: Declaration, caller: Caller): Returning {
-    const others = this.#edges().filter((edge) => edge.key !== key);
-    return ExchangeGraph.visible([...others, { key, declaration }], caller).returning(key);
+    const edges: Edge[] = [...this.#exchanges.values()].filter((exchange) => exchange.key !== key);
+    return ExchangeGraph.visible([...edges, { key, declaration }], caller).returning(key);
   }
 
   /** The exchanges that the caller may see: id to key. */
@@ -159,38 +149,36 @@ export class ExchangeRegistry {
   }
 
   #isVisible(key: string, caller: Caller): boolean {
-    const registered = this.get(key);
-    return registered !== null && caller.maySee(registered.exchange.declaration.src.ns);
+    const exchange = this.get(key);
+    return exchange !== null && caller.maySee(exchange.declaration.src.ns);
   }
 
   /** @throws QuaysideError `too-many-exchanges` if the namespace cannot have another exchange, with this key */
   checkLimit(key: string, ns: string): void {
     const { maxExchanges } = this.#context.broker.namespace(ns);
-    const all = [...this.#created, ...[...this.#registered.values()].map(({ exchange }) => exchange)];
-    const keys = new Set(all.filter((one) => one.declaration.src.ns === ns).map((one) => one.key));
-    if (keys.size < maxExchanges) return;
+    const namespaces = new Map(this.#creating);
+    for (const { key: other, declaration } of this.all()) namespaces.set(other, declaration.src.ns);
+    const count = [...namespaces.values()].filter((one) => one === ns).length;
+    if (count < maxExchanges) return;
     throw new QuaysideError(
       'too-many-exchanges',
-      `Namespace ${ns} has ${keys.size} exchanges, its limit is ${maxExchanges}; raise maxExchanges to add ${quote(idOf(key))}.`,
+      `Namespace ${ns} has ${count} exchanges, its limit is ${maxExchanges}; raise maxExchanges to add ${quote(idOf(key))}.`,
     );
   }
 
   /**
-   * Creates a new exchange, to be passed to `wrote` and then to `discard`. It counts immediately, so that concurrent
-   * creates do not exceed the limit.
-   * @throws QuaysideError `too-many-exchanges`, and as the constructor of `Exchange`
+   * Calls `store`, which stores a new exchange. It counts immediately, so that concurrent creates do not exceed the
+   * limit.
+   * @throws QuaysideError `too-many-exchanges`, and as `store`
    */
-  createNew(key: string, setup: Omit<ExchangeSetup, 'before'>): Exchange {
-    this.checkLimit(key, setup.declaration.src.ns);
-    const exchange = this.#create(key, { ...setup, before: null });
-    this.#created.add(exchange);
-    return exchange;
-  }
-
-  /** Stops an exchange that was created but not registered. */
-  discard(exchange: Exchange): void {
-    this.#created.delete(exchange);
-    if (this.get(exchange.key)?.exchange !== exchange) this.#stopLoops(exchange);
+  async storeNew(key: string, ns: string, store: () => Promise<void>): Promise<void> {
+    this.checkLimit(key, ns);
+    this.#creating.set(key, ns);
+    try {
+      await store();
+    } finally {
+      this.#creating.delete(key);
+    }
   }
 
   /** The stores of the given namespaces, or of all, in the order of the configuration. */
@@ -242,7 +230,7 @@ export class ExchangeRegistry {
   /** The keys of the exchanges with a source in a namespace that this node knows to be stored in `definitions`. */
   storedIn(definitions: Definitions, ns: string): string[] {
     const isThere = (key: string): boolean => this.#caches.of(definitions).get(key) !== null;
-    return this.keys().filter((key) => this.get(key)?.exchange.declaration.src.ns === ns && isThere(key));
+    return this.keys().filter((key) => this.get(key)?.declaration.src.ns === ns && isThere(key));
   }
 
   /** Reads one definition and applies it. */
@@ -250,10 +238,10 @@ export class ExchangeRegistry {
     return this.#caches.of(definitions).read(key);
   }
 
-  /** This node stored a definition. @param created to be registered if the key has no exchange yet */
-  wrote(definitions: Definitions, definition: Definition, created: Exchange | null = null): void {
+  /** This node stored a definition. */
+  wrote(definitions: Definitions, definition: Definition): void {
     this.#caches.of(definitions).note(definition.key, definition);
-    this.#follow(definitions, definition.key, definition, created);
+    this.#follow(definitions, definition.key, definition);
   }
 
   /** This node deleted a definition. */
@@ -270,12 +258,7 @@ export class ExchangeRegistry {
   }
 
   /** Applies a change of a store's definition; null: it was deleted. */
-  #follow(
-    changed: Definitions,
-    key: string,
-    definition: Definition | null,
-    created: Exchange | null = null,
-  ): void {
+  #follow(changed: Definitions, key: string, definition: Definition | null): void {
     const stores = [...this.#caches].map(([definitions]) => definitions);
     const [first] = this.#storesOf(key);
     if (first !== undefined && stores.indexOf(first) < stores.indexOf(changed)) return;
@@ -290,60 +273,36 @@ export class ExchangeRegistry {
     try {
       const stored = toStored(definition.value);
       mustBeDefinedIn(changed, stored.declaration, this.#context);
-      this.#apply(key, stored, created);
+      this.#apply(key, stored);
     } catch (error) {
       this.#context.log.warn({ err: error, exchange: key }, 'a stored exchange cannot run on this node');
     }
   }
 
   /** Creates, replaces, starts or stops an exchange as stored. @throws as the constructor of `Exchange` */
-  #apply(
-    key: string,
-    { declaration, owner, stopped, lastError }: StoredExchange,
-    created: Exchange | null,
-  ): void {
+  #apply(key: string, { declaration, owner, stopped, lastError }: StoredExchange): void {
     if (this.#closed) return;
-    let registered = this.get(key);
-    let before: Exchange | null = null;
-    if (registered !== null && !isSame(registered.exchange, { declaration, owner })) {
-      before = registered.exchange;
+    let exchange = this.get(key);
+    if (exchange === null || !isSame(exchange, { declaration, owner })) {
+      const before = exchange;
       this.#drop(key);
-      registered = null;
-    }
-    if (registered === null) {
-      const exchange = created ?? this.#create(key, { declaration, owner, before });
-      this.#registered.set(key, { exchange, state: { stopped, lastError } });
+      exchange = new Exchange(key, { declaration, owner, before }, this.#context);
+      this.#exchanges.set(key, exchange);
       this.#graph = null;
-      if (stopped !== true && this.#isRunning) exchange.start();
-      return;
     }
-    const wasStopped = registered.state.stopped === true;
-    registered.state = { stopped, lastError };
-    if (stopped === true && !wasStopped) this.#stopLoops(registered.exchange);
-    else if (stopped !== true && wasStopped && this.#isRunning) registered.exchange.start();
-  }
-
-  #create(key: string, setup: ExchangeSetup): Exchange {
-    return new Exchange(key, setup, this.#context, {
-      returning: () => {
-        this.#graph ??= new ExchangeGraph(this.#edges());
-        return this.#graph.returning(key);
-      },
-      onRepeatedOverruns: (error) => this.#onRepeatedOverruns(key, setup.declaration, error),
-    });
-  }
-
-  #edges(): Edge[] {
-    return [...this.#registered].map(([key, { exchange }]) => ({ key, declaration: exchange.declaration }));
+    const wasStopped = exchange.isStopStored;
+    exchange.state = { stopped, lastError };
+    if (stopped === true && !wasStopped) this.#stopLoops(exchange);
+    else if (stopped !== true && wasStopped && this.#isRunning) exchange.start();
   }
 
   /** Stops and forgets an exchange. */
   #drop(key: string): void {
-    const registered = this.get(key);
-    if (registered === null) return;
-    this.#registered.delete(key);
+    const exchange = this.get(key);
+    if (exchange === null) return;
+    this.#exchanges.delete(key);
     this.#graph = null;
-    this.#stopLoops(registered.exchange);
+    this.#stopLoops(exchange);
   }
 
   #stopLoops(exchange: Exchange): void {
