@@ -299,7 +299,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     const bytes = messageOf(delivery, this.publicGroup, TRANSFER_HEAD_BYTES);
     const error = messageTooLarge(endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
     if (error !== null) {
-      this.queue.returnUndelivered(delivery);
+      this.queue.returnAllUndelivered([delivery]);
       this.fail(error);
       return bytes.length;
     }

@@ -38,7 +38,7 @@ export interface GetRequest {
 export interface Sink {
   /**
    * The consumer now owns the element, and those in `more` if it requested several. It must return what it cannot pass
-   * on with `queue.returnUndelivered(delivery)`.
+   * on with `queue.returnAllUndelivered(deliveries)`.
    */
   deliver(delivery: Delivery, more: readonly Delivery[]): void;
   /** The call ends without an element: it was cancelled or timed out, the server stops, or the engine failed. */

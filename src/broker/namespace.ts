@@ -9,7 +9,6 @@ import {
   queueOfDefinition,
 } from '../engine/definitions.ts';
 import { DefinitionsCache } from '../engine/definitions-cache.ts';
-import type { ReadySignal } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
 import { type GroupName, type NewElement, PLAIN_GROUP } from '../model/element.ts';
@@ -592,18 +591,11 @@ export class Namespace {
   /**
    * Notifies other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. 0: only that
    * the queue exists.
-   * @param groups their groups in a stream; null: any
+   * @param groups null: any
    */
   announce({ name }: QueueKey, count: number, groups: Iterable<GroupName> | null = null): void {
     this.activity.note(name);
-    this.cluster.announce(name, count, groups);
-  }
-
-  /** The same signal for the engine to publish with an insert; null if the engine publishes none. */
-  readySignal({ name }: QueueKey, groups: readonly GroupName[] | null): ReadySignal | null {
-    return this.storage.insertSignaller === this.setup.signaller
-      ? this.cluster.readySignal(name, groups)
-      : null;
+    this.cluster.announce(name, count, this.isStream ? groups : null);
   }
 
   /** The calls that wait for a queue on all nodes, except on nodes that do not reply in time. */
@@ -615,11 +607,6 @@ export class Namespace {
   get engineUrls(): readonly string[] {
     const { url, signaller, stats } = this.setup.shown;
     return [url, signaller.url, stats.url];
-  }
-
-  /** The names of the dead-letter queues, without duplicates: the namespace's own, and those in options of queues. */
-  get deadLetterQueues(): readonly string[] {
-    return this.options.deadLetterQueues;
   }
 
   /** An unknown number of elements may have become eligible in a queue without a call of this node. */

@@ -106,11 +106,8 @@ export class Queue {
   readonly namespace: Namespace;
   #settings: QueueSettings | null = null;
   #settingsVersion = -1;
-  /**
-   * The signal of the last insert, for engines that publish it in the same round trip (null: the engine publishes
-   * none), and the groups that it names.
-   */
-  #last: { readonly signal: ReadySignal | null; readonly named: string } | null = null;
+  /** The signal of the last insert, for engines that publish it in the same round trip, and the groups that it names. */
+  #last: { readonly signal: ReadySignal; readonly named: string } | null = null;
 
   constructor(namespace: Namespace, key: QueueKey) {
     this.namespace = namespace;
@@ -165,14 +162,13 @@ export class Queue {
   ): Promise<ElementId[]> {
     const { namespace } = this;
     const { capacity, meter } = namespace;
-    const { isAlone } = namespace.cluster;
     const { ttlMs, maxElements } = this.settings;
     const elements =
       ttlMs === null || keepsExpiry ? given : given.map((element) => this.expiring(element, ttlMs));
     const bound = maxElements === null ? null : namespace.capacityOf(this);
     const hasKeys = request !== null || elements.some(({ dedupKey }) => dedupKey !== null);
     const repeats = hasKeys ? new Repeats() : null;
-    const signal = isAlone ? null : this.#signalOf(elements);
+    const signal = this.#signalOf(elements);
     // One deadline for the wait for a permit, the reads of usage and the engine.
     const leftMs = this.#timeLeft();
     let isSent = false;
@@ -212,25 +208,26 @@ export class Queue {
       }
       this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (onRepeat !== null && repeats !== null) for (const index of repeats.indices) onRepeat(index);
-      // Read `isAlone` again: another node may have been seen during the insert.
-      if (signal === null && !namespace.cluster.isAlone) this.#announce(elements.length, groupsOf(elements));
+      // Another node may have been seen during the insert.
+      if (signal === null && !namespace.cluster.isAlone)
+        namespace.announce(this.key, elements.length, groupsOf(elements));
       meter.count('insert', 'ok', elements.length);
       return ids;
     });
   }
 
-  /** The signal of an insert. The engine publishes it once for all concurrent inserts that share it. */
+  /**
+   * The signal that the engine publishes once for all concurrent inserts that share it; null if there is no other node,
+   * or the engine publishes none.
+   */
   #signalOf(elements: readonly NewElement[]): ReadySignal | null {
-    const groups = this.namespace.isStream ? [...groupsOf(elements)] : null;
+    const { cluster, isStream, setup, storage } = this.namespace;
+    if (cluster.isAlone || storage.insertSignaller !== setup.signaller) return null;
+    const groups = isStream ? [...groupsOf(elements)] : null;
     const named = groups?.join(',') ?? '';
     if (this.#last?.named !== named)
-      this.#last = { signal: this.namespace.readySignal(this.key, groups), named };
+      this.#last = { signal: cluster.readySignal(this.key.name, groups), named };
     return this.#last.signal;
-  }
-
-  /** Notifies other nodes that `count` elements became eligible in these groups. */
-  #announce(count: number, groups: Iterable<GroupName>): void {
-    this.namespace.announce(this.key, count, this.namespace.isStream ? groups : null);
   }
 
   /** Whether the engine has seen the keys of all elements, so that it would store none of them. */
@@ -312,29 +309,27 @@ export class Queue {
     const done = moves.filter((_, i) => results[i]?.outcome === 'done');
     for (const [queue, elements] of done.length === moves.length ? targets : byTarget(done)) {
       queue.#noteStored(elements);
-      if (!queue.namespace.cluster.isAlone) queue.#announce(elements.length, groupsOf(elements));
+      if (!queue.namespace.cluster.isAlone)
+        queue.namespace.announce(queue.key, elements.length, groupsOf(elements));
     }
     return results;
   }
 
   /** Checks the capacity of each namespace and queue that would grow; one that loses as many elements may be full. */
   #admitMoves<T>(moves: readonly QueueMove[], transfer: () => Promise<T>): Promise<T> {
+    const targets = [...byTarget(moves).keys()];
+    const bounds = new Set([
+      ...targets.map(({ namespace }) => namespace.capacity),
+      ...targets.map((queue) => queue.namespace.capacityOf(queue)),
+    ]);
     let call = transfer;
-    for (const ns of new Set(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue.namespace)))) {
-      const { capacity } = ns;
-      if (capacity === null) continue;
-      const arriving = moves.flatMap(({ inserts }) =>
-        inserts.filter(({ queue }) => queue.namespace === ns).map(({ element }) => element),
-      );
-      const leaving = moves.filter(({ from = this }) => from.namespace === ns).length;
-      const inner = call;
-      call = () => capacity.admit(arriving, inner, { leaving });
-    }
-    for (const [queue, arriving] of byTarget(moves)) {
-      const bound = queue.namespace.capacityOf(queue);
+    for (const bound of bounds) {
       if (bound === null) continue;
-      const { ns, name } = queue.key;
-      const leaving = moves.filter(({ from = this }) => from.key.ns === ns && from.key.name === name).length;
+      const isBounded = (queue: Queue): boolean =>
+        queue.namespace.capacity === bound || queue.namespace.capacityOf(queue) === bound;
+      const inserts = moves.flatMap((move) => move.inserts.filter(({ queue }) => isBounded(queue)));
+      const arriving = inserts.map(({ element }) => element);
+      const leaving = moves.filter(({ from = this }) => isBounded(from)).length;
       const inner = call;
       call = () => bound.admit(arriving, inner, { leaving });
     }
@@ -414,14 +409,10 @@ export class Queue {
   }
 
   /**
-   * Undoes a delivery whose response did not reach the client: a popped element returns to its place, a reservation is
-   * released without counting a try. Never throws. A failure is logged, as there is no client to report it to.
+   * Undoes deliveries whose response did not reach the client: popped elements return to their places, reservations are
+   * released without counting a try. They keep their order. Never throws. A failure is logged, as there is no client to
+   * report it to.
    */
-  returnUndelivered(delivery: Delivery): void {
-    this.returnAllUndelivered([delivery]);
-  }
-
-  /** As `returnUndelivered`, for several deliveries in one call. They keep their order. */
   returnAllUndelivered(deliveries: readonly Delivery[]): void {
     const { stats, activity } = this.namespace;
     activity.note(this.key.name);
@@ -433,21 +424,22 @@ export class Queue {
 
   /** The same for deliveries that no consumer received, so that they were not counted. */
   returnUncounted(deliveries: readonly Delivery[]): void {
-    const { undoneTakes, storage, log } = this.namespace;
+    const { namespace, key } = this;
+    const { undoneTakes, storage, log } = namespace;
     const { popped, reserved } = this.#split(deliveries, RELEASE);
     if (popped.length > 0) {
-      undoneTakes.begin(this.key, popped, (isLate) => {
+      undoneTakes.begin(key, popped, (isLate) => {
         const groups = groupsIn(popped);
         if (isLate) this.match(popped.length, groups);
-        this.#announce(popped.length, groups);
+        namespace.announce(key, popped.length, groups);
       });
     }
     if (reserved.length > 0) {
       storage.settle(reserved).then(
-        () => this.#announce(reserved.length, groupsIn(deliveries)),
+        () => namespace.announce(key, reserved.length, groupsIn(deliveries)),
         (error: unknown) => {
           const ids = reserved.map(({ id }) => id);
-          log.warn({ err: error, queue: this.key, ids }, 'elements could not be returned to their queue');
+          log.warn({ err: error, queue: key, ids }, 'elements could not be returned to their queue');
         },
       );
     }
@@ -606,7 +598,7 @@ export class Queue {
     // An engine that moves many dead letters in steps releases the other elements between these steps, which may be
     // after the wake-ups above.
     if (hasDied && releasedIn !== null) this.match(released, releasedIn);
-    if (releasedIn !== null) this.#announce(released, releasedIn);
+    if (releasedIn !== null) this.namespace.announce(this.key, released, releasedIn);
   }
 
   /** `count` elements become eligible for a group in `inMs`. */

@@ -292,7 +292,7 @@ export function alarms({ namespaces, engines, clock }: AlarmParts): PictureSourc
       const present = [
         ...(await engines()).flatMap((engine) => engineAlarms(engine, namespaces)),
         ...namespaces.flatMap((namespace) =>
-          namespace.deadLetterQueues.flatMap((queue) => deadLettersGrew(namespace, queue)),
+          namespace.options.deadLetterQueues.flatMap((queue) => deadLettersGrew(namespace, queue)),
         ),
       ];
       const now = clock.now();

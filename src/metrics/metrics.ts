@@ -365,7 +365,7 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
       'Time since the oldest ready element of a namespace became ready, dead-letter queues excluded; 0 if none is ready.',
       samples((queues, namespace) => {
         // Dead letters stay until a person acts: an alert on the age would never end.
-        const deadLetterQueues = new Set(namespace.deadLetterQueues);
+        const deadLetterQueues = new Set(namespace.options.deadLetterQueues);
         const consumed = queues.filter(({ name }) => !deadLetterQueues.has(name));
         const oldestS = consumed.reduce((oldest, { oldestReadyS }) => Math.max(oldest, oldestReadyS), 0);
         return [sampleOf(namespace, {}, oldestS)];
@@ -375,7 +375,7 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
       'quayside_dead_letter_elements',
       'Elements in the dead-letter queues of a namespace.',
       samples((queues, namespace) => {
-        const deadLetterQueues = new Set(namespace.deadLetterQueues);
+        const deadLetterQueues = new Set(namespace.options.deadLetterQueues);
         const deadLetters = queues.filter(({ name }) => deadLetterQueues.has(name));
         const count = sum(
           deadLetters,

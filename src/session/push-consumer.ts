@@ -352,6 +352,6 @@ class PoppedDelivery implements WriteObserver {
   }
 
   lost(): void {
-    this.#queue.returnUndelivered(this.#delivery);
+    this.#queue.returnAllUndelivered([this.#delivery]);
   }
 }

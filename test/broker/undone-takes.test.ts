@@ -87,7 +87,7 @@ describe('popped elements that are returned while their engine is unavailable', 
     failures = [new QuaysideError('storage-unavailable', 'planted')];
     lateFailure = new QuaysideError('outcome-unknown', 'planted');
     const [first] = [await get(), await get()];
-    queue.returnUndelivered(first);
+    queue.returnAllUndelivered([first]);
     const served: string[] = [];
     void get().then((delivery) => served.push(bodyText(delivery)));
     // The consumer's take finds nothing before the second attempt.
@@ -98,7 +98,7 @@ describe('popped elements that are returned while their engine is unavailable', 
 
   it('are not returned again if the first attempt may have succeeded', async () => {
     failures = [new QuaysideError('outcome-unknown', 'planted')];
-    queue.returnUndelivered(await get());
+    queue.returnAllUndelivered([await get()]);
     await pass(10_000);
     assert.equal(await size(), 1);
   });
@@ -120,7 +120,7 @@ describe('popped elements that are returned while their engine is unavailable', 
     it('are returned in steps, between which other inserts run, and wake waiting consumers', async () => {
       const held = Promise.withResolvers<void>();
       mayUndo = held.promise;
-      for (const delivery of popped) large.returnUndelivered(delivery);
+      for (const delivery of popped) large.returnAllUndelivered([delivery]);
       const waiting = get(large);
       assert.equal(undone, AT_ONCE);
       await queue.insert([newElement({ body: 'another' })], { user: 'other' });
@@ -137,7 +137,7 @@ describe('popped elements that are returned while their engine is unavailable', 
     it('are returned nevertheless if their step has to wait too long', async () => {
       const held = Promise.withResolvers<void>();
       mayUndo = held.promise;
-      for (const delivery of popped) large.returnUndelivered(delivery);
+      for (const delivery of popped) large.returnAllUndelivered([delivery]);
       await pass(3_500);
       assert.equal(undone, COUNT);
       held.resolve();
@@ -158,7 +158,7 @@ describe('popped elements that are returned while their engine is unavailable', 
 
   it('are retried only while the node runs', async () => {
     failures = Array.from({ length: 10 }, () => new QuaysideError('storage-unavailable', 'planted'));
-    queue.returnUndelivered(await get());
+    queue.returnAllUndelivered([await get()]);
     await pass(1_000);
     await broker.stop();
     const left = failures.length;

@@ -108,7 +108,7 @@ describe('a blocked get is woken', () => {
     await queue.insert([newElement({ body: 'e' })]);
     const unseen = await get(queue);
     const { answer } = await blocked();
-    queue.returnUndelivered(unseen);
+    queue.returnAllUndelivered([unseen]);
     assert.equal((await answer).tries, 0);
   });
 
