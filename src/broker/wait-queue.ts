@@ -58,7 +58,6 @@ interface SharedTake {
 /** The match in flight: its takes, and how many eligible elements it did not request (`beyond`). */
 interface Match {
   readonly takes: readonly SharedTake[];
-  readonly consumers: readonly Consumer[];
   readonly beyond: number;
   /** When it began, by the monotonic clock. */
   readonly startedAt: number;
@@ -102,7 +101,6 @@ export class WaitQueue {
    * with a timeout of 0 enters and leaves, doubled the time of the garbage collector.
    */
   #timedOut = 0;
-  #ofUsers = 0;
 
   constructor(queue: Queue, group: GroupName) {
     this.#queue = queue;
@@ -125,7 +123,7 @@ export class WaitQueue {
 
   /** How many consumers wait on behalf of users, that is, all but those of exchanges. */
   get ofUsers(): number {
-    return this.#ofUsers;
+    return this.consumers().filter(({ request }) => request.owner !== null).length;
   }
 
   /** Whether its timer waits for a known maturity (`wakeup_timeout` of the consumer record). */
@@ -135,7 +133,7 @@ export class WaitQueue {
 
   /** In no particular order. */
   consumers(): Consumer[] {
-    const taking = this.#inFlight?.consumers.filter(({ state }) => state === 'taking') ?? [];
+    const taking = consumersOf(this.#inFlight?.takes ?? []).filter(({ state }) => state === 'taking');
     return [...taking, ...this.#waiting, ...(this.#parked ?? []), ...(this.#watchers?.consumers() ?? [])];
   }
 
@@ -143,7 +141,6 @@ export class WaitQueue {
   join(request: GetRequest, sink: Sink): Consumer {
     const { clock } = this.#ns;
     const consumer = new Consumer(request, this.group, sink, clock.now());
-    if (request.owner !== null) this.#ofUsers += 1;
     this.#waiting.append(consumer);
     const { timeoutMs } = request;
     // If a take for the consumer is in flight, it ends only if that take has no element for it.
@@ -170,7 +167,6 @@ export class WaitQueue {
   watch(request: GetRequest, sink: Sink, claim: Claim): Consumer {
     const consumer = new Consumer(request, this.group, sink, this.#ns.clock.now(), claim);
     consumer.state = 'watching';
-    if (request.owner !== null) this.#ofUsers += 1;
     this.watchers.add(consumer);
     if (this.#timer === null && this.#inFlight === null) this.#sleep();
     return consumer;
@@ -240,7 +236,7 @@ export class WaitQueue {
       this.#parked?.releasePermits();
       return;
     }
-    const { takes, consumers, requested } = this.#startTakes(Math.min(count, MAX_PER_MATCH));
+    const takes = this.#startTakes(Math.min(count, MAX_PER_MATCH));
     this.#parked?.releasePermits();
     if (takes.length === 0) {
       if (this.#timer === null) this.#sleep();
@@ -248,13 +244,9 @@ export class WaitQueue {
     }
     this.#disarm();
     const { storage, clock } = this.#ns;
-    this.#inFlight = {
-      takes,
-      consumers,
-      beyond: Math.max(0, count - requested),
-      startedAt: clock.monotonic(),
-      storedDueAt: null,
-    };
+    const requested = takes.reduce((sum, take) => sum + take.count, 0);
+    const beyond = Math.max(0, count - requested);
+    this.#inFlight = { takes, beyond, startedAt: clock.monotonic(), storedDueAt: null };
     const results = takes.map((take) => {
       const { permit } = take;
       const taking = storage.take(this.#queue.key, {
@@ -298,9 +290,8 @@ export class WaitQueue {
    * Removes the first consumers for `count` elements from the wait queue, and forms takes; adjacent compatible ones
    * share one.
    */
-  #startTakes(count: number): { takes: SharedTake[]; consumers: Consumer[]; requested: number } {
+  #startTakes(count: number): SharedTake[] {
     const takes: SharedTake[] = [];
-    const consumers: Consumer[] = [];
     let requested = 0;
     let take: SharedTake | undefined;
     const eachBytes = this.#ns.expectedBytes(this.#queue.key);
@@ -338,10 +329,9 @@ export class WaitQueue {
       consumer.state = 'taking';
       take.consumers.push(consumer);
       take.count += consumer.count;
-      consumers.push(consumer);
       requested += consumer.count;
     }
-    return { takes, consumers, requested };
+    return takes;
   }
 
   /** The expected bytes of a take with this first consumer, which other consumers may join, up to `count` elements. */
@@ -404,8 +394,8 @@ export class WaitQueue {
     }
     this.#dueAt = earlier(this.#dueAt, match.storedDueAt);
     // Consumers without an element return to their places.
-    for (const consumer of match.consumers.toReversed()) {
-      if (consumer.state !== 'taking') continue;
+    const unserved = consumersOf(match.takes).filter(({ state }) => state === 'taking');
+    for (const consumer of unserved.toReversed()) {
       consumer.state = 'waiting';
       this.#waiting.prepend(consumer);
     }
@@ -422,8 +412,8 @@ export class WaitQueue {
     if (this.#inFlight === null) this.#parked?.releasePermits();
     this.#restIfEmpty();
     // Last, since a claim may now match other wait queues, or end its call.
-    for (const consumer of match.consumers) {
-      if (consumer.claim !== null && consumer.state === 'waiting') consumer.claim.release(consumer);
+    for (const consumer of unserved) {
+      if (consumer.state === 'waiting') consumer.claim?.release(consumer);
     }
   }
 
@@ -503,9 +493,7 @@ export class WaitQueue {
     this.#backoff.reset();
     if (this.#queue.paused) this.#endTimedOut();
     else if (more > 0) this.#match(more);
-    else if (isShort) {
-      this.#endTimedOut();
-    }
+    else if (isShort) this.#endTimedOut();
     // Earlier consumers got the elements of the match; those that timed out are entitled to a look of their own.
     else if (this.#timedOut > 0) this.#match(this.#waitingCount);
     if (this.#inFlight === null) this.#sleep();
@@ -579,9 +567,7 @@ export class WaitQueue {
     consumer.cancelTimeout?.();
     consumer.cancelTimeout = null;
     if (consumer.hasTimedOut) this.#timedOut -= 1;
-    const { owner } = consumer.request;
-    if (owner !== null) this.#ofUsers -= 1;
-    if (consumer.isCounted) this.#ns.waitingLimit.exit(owner);
+    if (consumer.isCounted) this.#ns.waitingLimit.exit(consumer.request.owner);
   }
 }
 
@@ -592,6 +578,11 @@ export class WaitQueue {
 function isCompatible({ request, maxBytes }: Consumer, { leaseMs, owner, user }: SharedTake): boolean {
   if (maxBytes !== null || request.leaseMs !== leaseMs) return false;
   return (leaseMs === null || request.owner === owner) && (user === undefined || request.owner === user);
+}
+
+/** In the order in which they wait. */
+function consumersOf(takes: readonly SharedTake[]): Consumer[] {
+  return takes.flatMap(({ consumers }) => consumers);
 }
 
 /** Adds a consumer's tid to a shared take, for its reservations. */
