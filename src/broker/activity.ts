@@ -21,8 +21,6 @@ export class Activity {
   readonly #sum: SumSeries;
   /** Changed queues: name to the monotonic time of the first change since the last reading. */
   readonly #changed = new Map<string, number>();
-  /** Queues that were read and then dropped, of which followers are not notified yet. */
-  readonly #dropped = new Set<string>();
   #onChange: (() => void) | null = null;
 
   constructor(clock: Pick<Clock, 'monotonic'>, limit: SeriesLimit) {
@@ -47,30 +45,25 @@ export class Activity {
   }
 
   /**
-   * Forgets a queue that was dropped, or whose creation failed. If it was read before, its series is kept until
-   * `forgetDropped`, so that followers are notified.
+   * Forgets a queue that was dropped, or whose creation failed. If it was read before, it counts as changed, so that
+   * followers are notified.
    */
   forget(name: string): void {
-    this.#changed.delete(name);
-    const series = this.#series.get(name);
-    if (series?.wasRead === false) this.#series.delete(name);
-    else if (series !== undefined) {
-      this.#dropped.add(name);
-      this.#onChange?.();
+    if (this.#series.get(name)?.wasRead === true) this.note(name);
+    else {
+      this.#series.delete(name);
+      this.#changed.delete(name);
     }
   }
 
-  /**
-   * Sets the callback for the first change of each queue since its last reading, and for queues that were dropped;
-   * null: there is no follower.
-   */
+  /** Sets the callback for the first change of each queue since its last reading; null: there is no follower. */
   follow(onChange: (() => void) | null): void {
     this.#onChange = onChange;
   }
 
-  /** Whether there are queues to be read, or to be forgotten. */
+  /** Whether there are queues to be read. */
   get hasChanged(): boolean {
-    return this.#changed.size > 0 || this.#dropped.size > 0;
+    return this.#changed.size > 0;
   }
 
   /** Up to `max` changed queues with the time of their first change. They still count as changed. */
@@ -123,13 +116,6 @@ export class Activity {
   /** The last hour of all queues together. */
   sumHistory(): SumColumns {
     return this.#sum.history(this.#clock.monotonic());
-  }
-
-  /** Forgets the queues that were dropped, unless they are in `known` again. Returns their names. */
-  forgetDropped(known: ReadonlySet<string>): string[] {
-    const dropped = [...this.#dropped];
-    this.#dropped.clear();
-    return this.forgetUnknown(known, dropped);
   }
 
   /** Forgets the queues, or those of these names, that are no longer in `known`. Returns their names. */

@@ -153,8 +153,9 @@ class NamespacePoll {
     const changed = activity.takeChanged(MAX_CHANGED);
     const follows = this.#follows;
     this.#hasFollowerFailed = false;
-    const gone = activity.forgetDropped(knownNames);
+    const gone = activity.forgetUnknown(knownNames, changed.keys());
     this.#reportGone(gone);
+    for (const name of gone) changed.delete(name);
     for (const name of this.#due(startedAt)) if (!changed.has(name)) changed.set(name, startedAt);
     const names = [...new Set([...changed.keys(), ...this.#nextOfCycle(startedAt)])];
     const unread = await this.#readAll(names, changed);

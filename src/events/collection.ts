@@ -61,14 +61,13 @@ export class EventCollection {
   }
 
   start(): void {
-    for (const source of this.#sources) source.follow?.(() => void this.#read(source));
-    this.#readSources();
+    for (const source of this.#sources) void this.#read(source);
+    this.#timer = this.#clock.after(SOURCES_MS, () => this.start());
   }
 
   stop(): void {
     this.#isStopped = true;
     this.#timer?.();
-    for (const source of this.#sources) source.follow?.(null);
   }
 
   /** Resolves when nothing is being read. */
@@ -91,11 +90,6 @@ export class EventCollection {
     const digits = eventId.slice(prefix.length);
     const version = /^\d{1,15}$/.test(digits) ? Number(digits) : Number.NaN;
     return version <= this.#published && this.journal.hasSince(version) ? version : null;
-  }
-
-  #readSources(): void {
-    for (const source of this.#sources) void this.#read(source);
-    this.#timer = this.#clock.after(SOURCES_MS, () => this.#readSources());
   }
 
   /** Reads a source, or joins the reading in progress. */

@@ -49,16 +49,11 @@ export interface Picture {
   goneJson(viewer: UserRights): string;
 }
 
-/**
- * Creates pictures of one kind. Read every two seconds, and whenever it reports a change, but only while there are
- * subscribers.
- */
+/** Creates pictures of one kind. Read every two seconds, but only while there are subscribers. */
 export interface PictureSource {
   readonly kind: EventKind;
   /** All current pictures. If it rejects, the previous ones stay. */
   read(): Promise<Iterable<Picture>> | Iterable<Picture>;
-  /** Sets the callback for changes; null if there are no subscribers any more. */
-  follow?(onChange: (() => void) | null): void;
 }
 
 /** What a subscriber wants to receive. */

@@ -695,18 +695,16 @@ describe('alarms', () => {
 });
 
 describe('A source of events', () => {
-  it('is read when it reports a change, and its previous pictures stay if reading fails', () => {
+  it('is read every two seconds while there are subscribers, and its previous pictures stay if reading fails', () => {
     let text = 'first';
     let fails = false;
-    let notify: (() => void) | null = null;
+    let reads = 0;
     const source: PictureSource = {
       kind: 'operations',
       read: async () => {
+        reads += 1;
         if (fails) throw new Error('planted');
         return [operation(JSON.stringify({ id: '1', text }))];
-      },
-      follow: (onChange) => {
-        notify = onChange;
       },
     };
     return withEvents(
@@ -717,14 +715,15 @@ describe('A source of events', () => {
         await events.harness.passTime(2_000);
         await events.rest();
         fails = false;
+        assert.equal(listener.of('operations')[0]?.text, 'first');
         text = 'second';
-        assert.ok(notify !== null);
-        (notify as () => void)();
-        assert.ok((await events.until(() => listener.of('operations')[0]?.text === 'second')) <= 600);
+        assert.ok((await events.until(() => listener.of('operations')[0]?.text === 'second')) <= 2_600);
         listener.close();
         await events.until(() => events.harness.events.counts.subscribers === 0);
         await events.harness.passTime(10_001);
-        assert.equal(notify, null, 'it rests');
+        const before = reads;
+        await events.harness.passTime(4_000);
+        assert.equal(reads, before, 'it rests');
       },
       { eventSources: () => [source] },
     );

@@ -133,7 +133,7 @@ export const EVENTS: readonly Mutant[] = [
     suite: 'watched queues',
     edits: edit(
       'broker/queue-watch.ts',
-      'const gone = activity.forgetDropped(knownNames);',
+      'const gone = activity.forgetUnknown(knownNames, changed.keys());',
       'const gone: string[] = [];',
     ),
   },
