@@ -26,12 +26,6 @@ interface BrokerOptions {
   readonly node?: Pick<NodeInfo, 'host' | 'pid' | 'version'>;
 }
 
-/** A `ServingNode` under construction. */
-type Writable<Node extends ServingNode> = Omit<Node, 'namespaces' | 'conflicts'> & {
-  readonly namespaces: string[];
-  readonly conflicts: ServingNode['conflicts'][number][];
-};
-
 /** Bound on one node's reply: some 15,000 consumers of one queue. `waiting.total` defaults to 10,000. */
 const MAX_CONSUMER_BYTES = 4 * 1_048_576;
 
@@ -40,9 +34,9 @@ const UNNAMED = { host: '', pid: 0, version: '' };
 /** A node, and the namespaces that it is known to serve. */
 interface ServingNode extends NodeInfo {
   readonly isSelf: boolean;
-  readonly namespaces: readonly string[];
+  readonly namespaces: string[];
   /** Options that it configures differently from this node. */
-  readonly conflicts: readonly (Difference & { readonly namespace: string })[];
+  readonly conflicts: (Difference & { readonly namespace: string })[];
 }
 
 /**
@@ -152,7 +146,7 @@ export class Broker implements Service {
   /** This node and those that share namespaces with it, the oldest first. */
   nodes(): ServingNode[] {
     const namespaces = [...this.#namespaces.keys()];
-    const nodes = new Map<string, Writable<ServingNode>>([
+    const nodes = new Map<string, ServingNode>([
       [this.#self.id, { ...this.#self, isSelf: true, namespaces, conflicts: [] }],
     ]);
     for (const [name, namespace] of this.#namespaces) {

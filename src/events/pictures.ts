@@ -174,41 +174,41 @@ export function exchangePictures(exchanges: Pick<Exchanges, 'overview'>): Pictur
       const all = exchanges.overview();
       const ids = new VisibleIds(all);
       for (const exchange of all) {
-        yield fullPicture(exchange, ids);
-        yield partialPicture(exchange, ids);
+        yield exchangePicture(exchange, ids, true);
+        yield exchangePicture(exchange, ids, false);
       }
     },
   };
 }
 
-/** The picture for viewers who may see the source and each destination. */
-function fullPicture(exchange: ExchangeOverview, ids: VisibleIds): Picture {
-  const { declaration, counters } = exchange;
+/**
+ * An exchange for viewers who may see its source.
+ * @param isWhole whether it is for those who may see each destination as well; otherwise it has no counts by
+ * destination
+ */
+function exchangePicture(exchange: ExchangeOverview, ids: VisibleIds, isWhole: boolean): Picture {
+  const { declaration, counters, stopped, lastError } = exchange;
   const { src, dst } = declaration;
+  const { totals, destinations } = counters;
+  const places = [src, ...dst].map(({ ns, queue }) => ({ ns, queue }));
   const shown = {
-    ...commonMembers(exchange),
-    dst: dst.map(({ ns, queue }) => ({ q: queue, ns })),
-    stats: { ...totalMembers(exchange), dst: counters.destinations },
-  };
+    src: { q: src.queue, ns: src.ns },
+    stopped,
+    lastError,
+    stats: {
+      no_route: totals.noRoute,
+      too_many_hops: totals.tooManyHops,
+      put_back: totals.requeued,
+      ...(isWhole && { dst: destinations }),
+    },
+  } satisfies Omit<ExchangePicture, 'id' | 'dst'>;
   return {
-    ...exchangePicture(exchange, ids, shown),
-    key: `whole ${exchange.key}`,
-    isFor: (viewer) => viewer.maySee(src.ns) && dst.every(({ ns }) => viewer.maySee(ns)),
-  };
-}
-
-/** The picture for viewers who may see the source, but not all destinations. */
-function partialPicture(exchange: ExchangeOverview, ids: VisibleIds): Picture {
-  const { declaration } = exchange;
-  const { src, dst } = declaration;
-  const shown = { ...commonMembers(exchange), stats: totalMembers(exchange) };
-  const picture = exchangePicture(exchange, ids, shown);
-  return {
-    ...picture,
-    key: `part ${exchange.key}`,
+    kind: 'exchanges',
+    key: `${isWhole ? 'whole' : 'part'} ${exchange.key}`,
+    places,
     // The namespaces decide who may see the picture.
-    state: picture.state + JSON.stringify(dst.map(({ ns, queue }) => [ns, queue])),
-    isFor: (viewer) => viewer.maySee(src.ns) && !dst.every(({ ns }) => viewer.maySee(ns)),
+    state: JSON.stringify([shown, places]),
+    isFor: (viewer) => viewer.maySee(src.ns) && dst.every(({ ns }) => viewer.maySee(ns)) === isWhole,
     json: (viewer) =>
       JSON.stringify({
         id: ids.of(exchange, viewer),
@@ -216,38 +216,9 @@ function partialPicture(exchange: ExchangeOverview, ids: VisibleIds): Picture {
         dst: dst.map(({ ns, queue }) =>
           viewer.maySee(ns) ? { q: queue, ns } : { q: '', ns: '', hidden: true },
         ),
-      }),
-  };
-}
-
-function exchangePicture(
-  exchange: ExchangeOverview,
-  ids: VisibleIds,
-  shown: Omit<ExchangePicture, 'id' | 'dst'>,
-): Omit<Picture, 'key' | 'isFor'> {
-  const { src, dst } = exchange.declaration;
-  return {
-    kind: 'exchanges',
-    places: [src, ...dst].map(({ ns, queue }) => ({ ns, queue })),
-    state: JSON.stringify(shown),
-    json: (viewer) => JSON.stringify({ id: ids.of(exchange, viewer), ...shown }),
+      } satisfies ExchangePicture),
     goneJson: (viewer) => JSON.stringify({ id: ids.of(exchange, viewer), gone: true }),
   };
-}
-
-function commonMembers({
-  declaration: { src },
-  stopped,
-  lastError,
-}: ExchangeOverview): Pick<ExchangePicture, 'src' | 'stopped' | 'lastError'> {
-  return { src: { q: src.queue, ns: src.ns }, stopped, lastError };
-}
-
-/** Counters of elements that were forwarded to no destination. */
-function totalMembers({
-  counters: { totals: counts },
-}: ExchangeOverview): Omit<ExchangePicture['stats'], 'dst'> {
-  return { no_route: counts.noRoute, too_many_hops: counts.tooManyHops, put_back: counts.requeued };
 }
 
 /** The ids of exchanges by viewer: an id depends on whether the viewer may see another exchange with the same one. */

@@ -82,8 +82,27 @@ export class ExchangeGraph {
    * search reaches its bound before it finds a loop, it returns one that is cut after the first key.
    */
   loopsThrough(key: string): readonly (readonly string[])[] {
-    const edge = this.#byKey.get(key);
-    return edge === undefined ? [] : this.#search(edge);
+    const { source, destinations } = this.#byKey.get(key) ?? { source: -1, destinations: [] };
+    const component = this.#component[source];
+    const wanted = new Set(destinations.filter((queue) => this.#component[queue] === component));
+    if (wanted.size === 0) return [];
+    const loops: string[][] = wanted.has(source) ? [[key, key]] : [];
+    // Searches backward from the source, until it has reached enough destinations.
+    /** Per visited queue, the exchange and the next queue on the way to the source. */
+    const back = new Map<number, Step | null>([[source, null]]);
+    let steps = 0;
+    for (const queue of back.keys()) {
+      for (const via of this.#into[queue] ?? []) {
+        steps += 1;
+        if (steps > this.#maxSteps) return loops.length > 0 ? loops : [[key]];
+        const from = via.source;
+        if (this.#component[from] !== component || back.has(from)) continue;
+        back.set(from, { via: via.key, to: queue });
+        if (wanted.has(from)) loops.push(loopOf(key, from, back));
+        if (loops.length === Math.min(wanted.size, MAX_LOOPS)) return loops;
+      }
+    }
+    return loops;
   }
 
   /** The part of the graph that the caller may see: exchanges whose source's namespace is visible. */
@@ -102,30 +121,6 @@ export class ExchangeGraph {
     const returning = each.includes(true) ? each : null;
     this.#returning.set(key, returning);
     return returning;
-  }
-
-  /** Searches backward from the source, until it has reached enough destinations. */
-  #search(edge: NumberedEdge): string[][] {
-    const { key, source } = edge;
-    const component = this.#component[source];
-    const wanted = new Set(edge.destinations.filter((queue) => this.#component[queue] === component));
-    if (wanted.size === 0) return [];
-    const loops: string[][] = wanted.has(source) ? [[key, key]] : [];
-    /** Per visited queue, the exchange and the next queue on the way to the source. */
-    const back = new Map<number, Step | null>([[source, null]]);
-    let steps = 0;
-    for (const queue of back.keys()) {
-      for (const via of this.#into[queue] ?? []) {
-        steps += 1;
-        if (steps > this.#maxSteps) return loops.length > 0 ? loops : [[key]];
-        const from = via.source;
-        if (this.#component[from] !== component || back.has(from)) continue;
-        back.set(from, { via: via.key, to: queue });
-        if (wanted.has(from)) loops.push(loopOf(key, from, back));
-        if (loops.length === Math.min(wanted.size, MAX_LOOPS)) return loops;
-      }
-    }
-    return loops;
   }
 }
 

@@ -109,7 +109,9 @@ export class Exchange implements ExchangeOverview {
       log.warn({ exchange: key, hindrance: this.hindrance }, 'an exchange does not run on this node');
     }
     this.counters =
-      before === null ? zeroExchangeCounters(declaration.dst.length) : continued(before, declaration);
+      before === null
+        ? zeroExchangeCounters(declaration.dst.length)
+        : continuedCounters(before, declaration);
     this.sightings = new Sightings(clock);
     this.route = routeOf(declaration, context);
     this.reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), this.route);
@@ -180,26 +182,6 @@ export class Exchange implements ExchangeOverview {
   *inFlight(): Iterable<readonly [id: ElementId, since: number]> {
     for (const loop of this.#loops) yield* loop.inFlight;
   }
-}
-
-/**
- * The counters of the replaced exchange. Each destination continues those of an old one with the same queue, if
- * possible with the same selector; each old one is continued once.
- */
-function continued({ declaration, counters }: Exchange, { dst }: Declaration): ExchangeCounters {
-  const unclaimed = new Set(declaration.dst.keys());
-  const before = dst.map(({ ns, queue, selector }) => {
-    const candidates = [...unclaimed].filter(
-      (i) => declaration.dst[i]?.ns === ns && declaration.dst[i]?.queue === queue,
-    );
-    const i =
-      candidates.find((candidate) => declaration.dst[candidate]?.selector === selector) ??
-      candidates[0] ??
-      null;
-    if (i !== null) unclaimed.delete(i);
-    return i;
-  });
-  return continuedCounters(counters, before);
 }
 
 /** Why a declaration cannot run here; null: it can. It may be stored by a server with selectors or an old version. */

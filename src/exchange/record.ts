@@ -122,16 +122,21 @@ export function zeroExchangeCounters(destinations: number): ExchangeCounters {
 
 /**
  * The counters of an exchange after its declaration changed: they continue, also for elements in flight from before.
- * @param before the former index of each present destination, or null
+ * Each destination continues those of an old one with the same queue, if possible with the same selector; each old one
+ * is continued once.
  */
 export function continuedCounters(
-  { totals, destinations }: ExchangeCounters,
-  before: readonly (number | null)[],
+  { declaration, counters }: Pick<ExchangeOverview, 'declaration' | 'counters'>,
+  { dst }: Declaration,
 ): ExchangeCounters {
-  return {
-    totals,
-    destinations: before.map((i) => (i === null ? undefined : destinations[i]) ?? zeroDestination()),
-  };
+  const unclaimed = new Map(declaration.dst.entries());
+  const destinations = dst.map(({ ns, queue, selector }) => {
+    const candidates = [...unclaimed].filter(([, one]) => one.ns === ns && one.queue === queue);
+    const [before] = candidates.find(([, one]) => one.selector === selector) ?? candidates[0] ?? [-1];
+    unclaimed.delete(before);
+    return counters.destinations[before] ?? zeroDestination();
+  });
+  return { totals: counters.totals, destinations };
 }
 
 function zeroDestination(): DestinationCounters {

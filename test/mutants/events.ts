@@ -77,8 +77,8 @@ export const EVENTS: readonly Mutant[] = [
     suite: 'HTTP events',
     edits: edit(
       'events/pictures.ts',
-      'state: picture.state + JSON',
-      'state: JSON.stringify(exchange.counters) + JSON',
+      'state: JSON.stringify([shown, places]),',
+      'state: JSON.stringify([shown, places, counters]),',
     ),
   },
   {

@@ -136,7 +136,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     suite: 'changed exchanges',
     edits: edit(
       'exchange/exchange.ts',
-      'before === null ? zeroExchangeCounters(declaration.dst.length) : continued(before, declaration);',
+      'continuedCounters(before, declaration);',
       'zeroExchangeCounters(declaration.dst.length);',
     ),
   },
