@@ -72,10 +72,9 @@ export function takeOperation(leaseMs: number | null): MeteredOperation {
 }
 
 /** The metric of a settlement; the action `dead-letter` counts as a rollback. */
-function settleOperation(item: SettleItem | undefined): MeteredOperation {
-  if (item === undefined || item.action.kind === 'finish')
-    return item?.from === 'waiting' ? 'remove' : 'commit';
-  return item.action.kind === 'extend' ? 'extend' : 'rollback';
+function settleOperation({ action, from }: SettleItem): MeteredOperation {
+  if (action.kind === 'finish') return from === 'waiting' ? 'remove' : 'commit';
+  return action.kind === 'extend' ? 'extend' : 'rollback';
 }
 
 /** Upper bounds of the storage time histogram, in seconds. */
@@ -114,51 +113,33 @@ export class Meter {
     this.count(operation, error instanceof QuaysideError ? error.code : 'internal');
   }
 
-  /**
-   * Waits for a storage call, and then calls `done`, if given, with its result. Counts the time of the call and, if it
-   * fails, its outcome. One promise, not an async function: this is on the path of every request.
-   */
-  observe<T>(operation: MeteredOperation, verb: Promise<T>): Promise<T>;
-  observe<T, R>(operation: MeteredOperation, verb: Promise<T>, done: (answer: T) => R): Promise<R>;
-  observe<T>(
-    operation: MeteredOperation,
-    verb: Promise<T>,
-    done: (answer: T) => unknown = (answer) => answer,
-  ): Promise<unknown> {
+  /** Counts the time of a storage call and, if it fails, its outcome. Returns the call. */
+  observe<T>(operation: MeteredOperation, call: Promise<T>): Promise<T> {
     const startedAt = this.#clock.monotonic();
-    const { storage } = this.#counts[operation];
-    return verb.then(
-      (answer) => {
-        storage.observe((this.#clock.monotonic() - startedAt) / 1000);
-        return done(answer);
-      },
+    call.then(
+      () => this.observeSince(operation, startedAt),
       (error: unknown) => {
         this.observeSince(operation, startedAt);
         this.countError(operation, error);
-        throw error;
       },
     );
+    return call;
   }
 
   /** As `observe`, for one call with settlements of any kinds: each kind is observed once. */
-  observeSettling<T, R>(
-    items: readonly SettleItem[],
-    settling: Promise<T>,
-    done: (answer: T) => R,
-  ): Promise<R> {
-    const first = settleOperation(items[0]);
-    const seen = [first];
+  observeSettling<T>(items: readonly SettleItem[], settling: Promise<T>): Promise<T> {
+    const seen: MeteredOperation[] = [];
     for (const item of items) {
       const operation = settleOperation(item);
       if (seen.includes(operation)) continue;
       seen.push(operation);
-      this.observe(operation, settling).catch(() => {});
+      this.observe(operation, settling);
     }
-    return this.observe(first, settling, done);
+    return settling;
   }
 
   /** Counts the outcome of settlements of one kind. */
-  countSettled(item: SettleItem | undefined, outcome: SettleOutcome, times = 1): void {
+  countSettled(item: SettleItem, outcome: SettleOutcome, times = 1): void {
     this.count(settleOperation(item), isSettled(outcome) ? 'ok' : REJECTION_CODES[outcome], times);
   }
 

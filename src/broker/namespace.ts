@@ -423,7 +423,7 @@ export class Namespace {
     for (const news of this.#reloads) news.set(name, true);
     if (this.#known.has(name)) return;
     this.#known.add(name);
-    this.#elementBytes.set(name, 0);
+    this.#elementBytes.set(name, this.#elementBytes.get(name) ?? 0);
     this.activity.noteNew(name);
   }
 

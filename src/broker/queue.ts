@@ -171,17 +171,17 @@ export class Queue {
     const signal = this.#signalOf(elements);
     // One deadline for the wait for a permit, the reads of usage and the engine.
     const leftMs = this.#timeLeft();
-    let isSent = false;
     const insert = (): Promise<ElementId[]> => {
-      isSent = true;
       onSent?.();
       // Read `storage` now: a migration may have started while the insert waited for capacity.
-      return namespace.storage.insert(this.key, elements, {
+      const inserting = namespace.storage.insert(this.key, elements, {
         signal,
         onRepeat: repeats?.note ?? null,
         request,
         leftMs: leftMs(),
       });
+      this.#wakeFor(elements);
+      return inserting;
     };
     // Check the queue's bound before the namespace's. The namespace counts what it admits until its next read, and must
     // not count an insert that the queue rejects.
@@ -195,13 +195,10 @@ export class Queue {
     const begin = mayRepeat
       ? () => unlessRepeated(admit, () => this.#areRepeats(elements, request, leftMs), insert)
       : admit;
+    namespace.noteSizes(this.key, elements);
     const stored = namespace.permits.insert(user, elements, begin);
     namespace.noteStoring(this.key, stored);
-    namespace.noteSizes(this.key, elements);
-    if (isSent) this.#wakeFor(elements);
-    // It is sent later, when it has a permit.
-    else this.#wakeAfter(elements, stored);
-    return meter.observe('insert', stored, (ids) => {
+    return meter.observe('insert', stored).then((ids) => {
       if (repeats !== null && repeats.mismatched !== null) {
         meter.count('insert', 'idempotency-mismatch');
         throw mismatch(elements, repeats.mismatched, request, this.key);
@@ -285,20 +282,20 @@ export class Queue {
     );
     // All these queues share the present engine. Read `storage` before any wait: a migration may start during it.
     const leftMs = this.#timeLeft();
-    let isSent = false;
-    const settle = (): Promise<SettleResult[]> => {
-      isSent = true;
-      return storage.settle(items, { leftMs: leftMs() });
+    const wake = (): void => {
+      for (const [queue, elements] of targets) queue.#wakeFor(elements);
     };
+    const settle = (): Promise<SettleResult[]> => {
+      const settling = storage.settle(items, { leftMs: leftMs() });
+      if (storage.ordersTransfers) wake();
+      else settling.then(wake, wake);
+      return settling;
+    };
+    for (const [queue, elements] of targets) queue.namespace.noteSizes(queue.key, elements);
     const transferring = namespace.permits.insert(user, [...targets.values()].flat(), () =>
       isBounded ? this.#admitMoves(moves, settle) : settle(),
     );
-    for (const [queue, elements] of targets) {
-      queue.namespace.noteStoring(queue.key, transferring);
-      queue.namespace.noteSizes(queue.key, elements);
-      if (storage.ordersTransfers && isSent) queue.#wakeFor(elements);
-      else queue.#wakeAfter(elements, transferring);
-    }
+    for (const queue of targets.keys()) queue.namespace.noteStoring(queue.key, transferring);
     const results = await meter.observe('commit', transferring);
     for (const [queue, indices] of Map.groupBy(moves.keys(), (i) => moves[i]?.from ?? this)) {
       queue.#noteSettled(
@@ -336,14 +333,8 @@ export class Queue {
     return call();
   }
 
-  /** As `#wakeFor`, for elements that are sent later: a take that is sent now would not find them. */
-  #wakeAfter(elements: readonly NewElement[], storing: Promise<unknown>): void {
-    const wake = (): void => this.#wakeFor(elements);
-    storing.then(wake, wake);
-  }
-
   /**
-   * Elements are being stored: wakes waiting consumers, whose takes share the round trip, or sets timers for
+   * Elements were sent to the engine: wakes waiting consumers, whose takes share the round trip, or sets timers for
    * maturities. If storing fails, the takes find nothing, which is harmless.
    */
   #wakeFor(elements: readonly NewElement[]): void {
@@ -427,23 +418,21 @@ export class Queue {
     const { namespace, key } = this;
     const { undoneTakes, storage, log } = namespace;
     const { popped, reserved } = this.#split(deliveries, RELEASE);
-    if (popped.length > 0) {
-      undoneTakes.begin(key, popped, (isLate) => {
-        const groups = groupsIn(popped);
-        if (isLate) this.match(popped.length, groups);
-        namespace.announce(key, popped.length, groups);
-      });
-    }
+    const groups = new Set(deliveries.map(({ group }) => group));
+    const onReturned = (count: number): void => {
+      this.match(count, groups);
+      namespace.announce(key, count, groups);
+    };
+    if (popped.length > 0) undoneTakes.begin(key, popped, () => onReturned(popped.length));
     if (reserved.length > 0) {
       storage.settle(reserved).then(
-        () => namespace.announce(key, reserved.length, groupsIn(deliveries)),
+        () => onReturned(reserved.length),
         (error: unknown) => {
           const ids = reserved.map(({ id }) => id);
           log.warn({ err: error, queue: key, ids }, 'elements could not be returned to their queue');
         },
       );
     }
-    for (const { group } of deliveries) this.#wake(group, 0);
   }
 
   /**
@@ -507,10 +496,9 @@ export class Queue {
     items: readonly SettleItem[],
     after: Promise<unknown> | null = null,
   ): Promise<readonly SettleResult[]> {
-    const identity = (results: readonly SettleResult[]): readonly SettleResult[] => results;
-    if (after === null) return this.#settle(items, identity);
+    if (after === null) return this.#settle(items);
     const leftMs = this.#timeLeft();
-    return after.then(() => this.#settle(items, identity, { leftMs: leftMs() }));
+    return after.then(() => this.#settle(items, { leftMs: leftMs() }));
   }
 
   /** Extends a lease to `leaseMs` from now (null: the queue's lease) and returns its end. @throws as `settle` */
@@ -529,31 +517,24 @@ export class Queue {
     await this.#settleOne({ queue: this.key, id, group, from: 'waiting', token: null, action: FINISH });
   }
 
-  #settleOne(item: SettleItem): Promise<SettleResult> {
-    return this.#settle([item], ([result = SETTLED['not-found']]) => {
-      const { outcome } = result;
-      if (isSettled(outcome)) return result;
-      const group = this.namespace.isStream ? item.group : null;
-      throw rejectionOf(outcome, { id: item.id, group }, this.key);
-    });
+  async #settleOne(item: SettleItem): Promise<SettleResult> {
+    const [result = SETTLED['not-found']] = await this.#settle([item]);
+    const { outcome } = result;
+    if (isSettled(outcome)) return result;
+    const group = this.namespace.isStream ? item.group : null;
+    throw rejectionOf(outcome, { id: item.id, group }, this.key);
   }
 
-  /** Consumers that wait for released elements share the batch. One promise: every settlement passes here. */
-  #settle<R>(
-    items: readonly SettleItem[],
-    done: (results: readonly SettleResult[]) => R,
-    time?: TimeLeft,
-  ): Promise<R> {
+  /** Consumers that wait for released elements share the batch. */
+  async #settle(items: readonly SettleItem[], time?: TimeLeft): Promise<readonly SettleResult[]> {
     const { storage, meter } = this.namespace;
     const settling = storage.settle(items, time);
     for (const { action, group } of items) {
       if (action.kind === 'release') this.#wake(group, action.delayMs);
     }
-    const note = (results: readonly SettleResult[]): R => {
-      this.#noteSettled(items, results);
-      return done(results);
-    };
-    return meter.observeSettling(items, settling, note);
+    const results = await meter.observeSettling(items, settling);
+    this.#noteSettled(items, results);
+    return results;
   }
 
   /** Counts the outcomes of settlements, and announces the elements that became eligible. */
@@ -862,10 +843,6 @@ function groupsOf(elements: readonly NewElement[]): Set<GroupName> {
     last = groups;
   }
   return found;
-}
-
-function groupsIn(deliveries: readonly Delivery[]): Set<GroupName> {
-  return new Set(deliveries.map(({ group }) => group));
 }
 
 /** Groups adjacent elements with the same timing and groups, and counts them: in large inserts nearly all are alike. */

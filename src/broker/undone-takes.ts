@@ -40,27 +40,25 @@ export class UndoneTakes {
   }
 
   /**
-   * Calls the engine in this turn of the event loop, so that following takes share the batch, unless 4 MiB are already
-   * in flight. Never throws.
-   * @param done called when they are stored; `isLate`: not by a call in this turn of the event loop
+   * Calls the engine in this turn of the event loop, so that following takes find them, unless 4 MiB are already in
+   * flight. Never throws.
+   * @param done called when they are stored, or may be
    */
-  begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {
+  begin(queue: QueueKey, popped: readonly Delivery[], done: () => void): void {
     const bytes = bodyBytes(popped);
     const mayRepeat = this.#bytes + bytes <= MAX_BYTES;
     this.#bytes += bytes;
     this.#count += popped.length;
     this.#lastId += 1;
-    let tries = 0;
     const put = async (): Promise<void> => {
-      tries += 1;
       try {
-        const isNow = await this.#store(queue, popped);
-        done(tries > 1 || !isNow);
+        await this.#store(queue, popped);
+        done();
       } catch (error) {
         if (mayRepeat && isCertain(error)) throw error;
         this.#lost(error, queue, popped);
         // They may be stored nevertheless, now or a little later. Takes that are called from now on come after that.
-        if (!isCertain(error)) done(true);
+        if (!isCertain(error)) done();
       }
       this.#bytes -= bytes;
       this.#count -= popped.length;
@@ -72,23 +70,20 @@ export class UndoneTakes {
   /**
    * Stores the elements with a permit, like the inserts of users: when thousands of clients disconnect together, their
    * pops are returned in steps. If there is none in time, they are stored without one, since this node has the only
-   * copy. Returns whether the engine was called synchronously.
+   * copy.
    */
-  async #store(queue: QueueKey, popped: readonly Delivery[]): Promise<boolean> {
+  async #store(queue: QueueKey, popped: readonly Delivery[]): Promise<void> {
     let isSent = false;
     const store = (): Promise<void> => {
       isSent = true;
       return this.#ns.storage.undoTake(queue, popped);
     };
-    const storing = this.#ns.permits.insert(UNDONE, popped, store);
-    const isNow = isSent;
     try {
-      await storing;
+      await this.#ns.permits.insert(UNDONE, popped, store);
     } catch (error) {
       if (isSent) throw error;
       await store();
     }
-    return isNow;
   }
 
   /** Stops retrying after each pop was tried at least once. */

@@ -239,7 +239,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'inserts into a bounded queue wake no consumer',
     suite: 'options of queues',
-    edits: edit('broker/queue.ts', 'else this.#wakeAfter(elements, stored);', ''),
+    edits: edit('broker/queue.ts', '      this.#wakeFor(elements);', '      if (bound === null) this.#wakeFor(elements);'),
   },
   {
     name: 'timers use this machine’s clock instead of the engine’s',
@@ -258,7 +258,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'elements of undone pops wake no consumer if the engine does not report them',
     suite: 'undone takes',
-    edits: edit('broker/undone-takes.ts', 'if (!isCertain(error)) done(true);', ''),
+    edits: edit('broker/undone-takes.ts', 'if (!isCertain(error)) done();', ''),
   },
   {
     name: 'resume wakes no consumer',
