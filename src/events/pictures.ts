@@ -2,7 +2,7 @@ import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { shownSizes } from '../broker/queue-record.ts';
 import type { QueueReading } from '../broker/queue-series.ts';
-import { idsOf } from '../exchange/declaration.ts';
+import { idsOf, NODE } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import type {
@@ -15,7 +15,7 @@ import type {
   QueuePicture,
 } from '../model/records.ts';
 import type { UserRights } from '../model/rights.ts';
-import type { BulkOperations, OperationCaller, OperationView } from '../operations/operations.ts';
+import type { BulkOperations, OperationView } from '../operations/operations.ts';
 import type { Clock } from '../util/clock.ts';
 
 /** What events are about. */
@@ -124,13 +124,6 @@ export function nodePictures(broker: Pick<Broker, 'nodes'>): PictureSource {
   return { kind: 'nodes', read: () => broker.nodes().map(picture) };
 }
 
-/** The node itself as a caller, which may see everything. */
-const EVERYTHING: OperationCaller = {
-  name: '',
-  may: () => true,
-  maySee: () => true,
-  maySeeBodies: () => true,
-};
 const ALL = { ns: null, queue: null, state: null };
 
 /**
@@ -140,12 +133,12 @@ const ALL = { ns: null, queue: null, state: null };
 export function operationPictures(operations: Pick<BulkOperations, 'views'>) {
   return {
     kind: 'operations',
-    read: async () => (await operations.views(ALL, EVERYTHING)).map(operationPicture),
+    read: async () => (await operations.views(ALL, NODE)).map(operationPicture),
   } as const satisfies PictureSource;
 }
 
 function operationPicture(recordFor: OperationView): Picture {
-  const record = recordFor(EVERYTHING);
+  const record = recordFor(NODE);
   const { id, source, to = null } = record;
   const places = [source, ...(to === null ? [] : [to])].map(({ ns, queue = null }) => ({ ns, queue }));
   return {

@@ -170,8 +170,13 @@ export function noNamespace(path: string, ns: string): QuaysideError {
 /** The user on whose behalf an operation is requested. An exchange is visible if the namespace of its source is. */
 export type Caller = Pick<UserRights, 'name' | 'maySee' | 'maySeeBodies'>;
 
-/** The node itself, which sees everything. No user has an empty name. */
-export const NODE: Caller = { name: '', maySee: () => true, maySeeBodies: () => true };
+/** The node itself, which may do and see everything. No user has an empty name. */
+export const NODE: UserRights = {
+  name: '',
+  may: () => true,
+  maySee: () => true,
+  maySeeBodies: () => true,
+};
 
 /** A character that names from clients cannot contain. */
 const SEPARATOR = '\u001f';

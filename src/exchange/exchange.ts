@@ -28,6 +28,7 @@ import {
   Sightings,
   zeroExchangeCounters,
 } from './record.ts';
+import type { StoredExchange } from './stored.ts';
 
 /** The objects and settings that all exchanges of a node share. */
 export interface ExchangeContext {
@@ -52,15 +53,6 @@ export interface NodeContext extends ExchangeContext {
   readonly returning: (key: string) => Returning;
   /** Requests a stop of an exchange, since `MAX_OVERRUNS_IN_A_ROW` elements overran the sandbox's limits. */
   readonly onRepeatedOverruns: (exchange: Exchange, error: string) => void;
-}
-
-/** The declaration of an exchange, and what goes with it. */
-export interface ExchangeSetup {
-  readonly declaration: Declaration;
-  /** See `StoredExchange`. */
-  readonly owner: string;
-  /** The exchange that this one replaces after a change of declaration or owner, and whose counters it continues. */
-  readonly before: Exchange | null;
 }
 
 /**
@@ -94,8 +86,17 @@ export class Exchange implements ExchangeOverview {
   /** Starts and stops are executed one after the other, in the order of the calls. */
   #changes: Promise<void>;
 
-  /** @throws QuaysideError `namespace-not-found`, `invalid-parameter` if the source does not support `reserve: true` */
-  constructor(key: string, { declaration, owner, before }: ExchangeSetup, context: NodeContext) {
+  /**
+   * @param before the exchange that this one replaces after a change of declaration or owner, and whose counters it
+   * continues
+   * @throws QuaysideError `namespace-not-found`, `invalid-parameter` if the source does not support `reserve: true`
+   */
+  constructor(
+    key: string,
+    { declaration, owner }: Pick<StoredExchange, 'declaration' | 'owner'>,
+    before: Exchange | null,
+    context: NodeContext,
+  ) {
     const { clock, random, log } = context;
     this.key = key;
     this.context = context;

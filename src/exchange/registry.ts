@@ -286,7 +286,7 @@ export class ExchangeRegistry {
     if (exchange === null || !isSame(exchange, { declaration, owner })) {
       const before = exchange;
       this.#drop(key);
-      exchange = new Exchange(key, { declaration, owner, before }, this.#context);
+      exchange = new Exchange(key, { declaration, owner }, before, this.#context);
       this.#exchanges.set(key, exchange);
       this.#graph = null;
     }
