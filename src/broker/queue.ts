@@ -266,17 +266,9 @@ export class Queue {
   async transfer(given: readonly QueueMove[], user: string | null = null): Promise<SettleResult[]> {
     const { namespace } = this;
     const { storage, meter } = namespace;
-    let moves = given;
-    let targets = byTarget(given);
-    let [isExpiring, isBounded] = [false, false];
-    for (const { settings, namespace } of targets.keys()) {
-      isExpiring ||= settings.ttlMs !== null;
-      isBounded ||= settings.maxElements !== null || namespace.capacity !== null;
-    }
-    if (isExpiring) {
-      moves = given.map(expiringMove);
-      targets = byTarget(moves);
-    }
+    const isExpiring = given.some(({ inserts }) => inserts.some(({ queue }) => queue.settings.ttlMs !== null));
+    const moves = isExpiring ? given.map(expiringMove) : given;
+    const targets = byTarget(moves);
     const items = moves.map(({ from = this, finish, inserts }) =>
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(toInsert) }),
     );
@@ -293,7 +285,7 @@ export class Queue {
     };
     for (const [queue, elements] of targets) queue.namespace.noteSizes(queue.key, elements);
     const transferring = namespace.permits.insert(user, [...targets.values()].flat(), () =>
-      isBounded ? this.#admitMoves(moves, settle) : settle(),
+      this.#admitMoves(moves, [...targets.keys()], settle),
     );
     for (const queue of targets.keys()) queue.namespace.noteStoring(queue.key, transferring);
     const results = await meter.observe('commit', transferring);
@@ -313,8 +305,11 @@ export class Queue {
   }
 
   /** Checks the capacity of each namespace and queue that would grow; one that loses as many elements may be full. */
-  #admitMoves<T>(moves: readonly QueueMove[], transfer: () => Promise<T>): Promise<T> {
-    const targets = [...byTarget(moves).keys()];
+  #admitMoves<T>(
+    moves: readonly QueueMove[],
+    targets: readonly Queue[],
+    transfer: () => Promise<T>,
+  ): Promise<T> {
     const bounds = new Set([
       ...targets.map(({ namespace }) => namespace.capacity),
       ...targets.map((queue) => queue.namespace.capacityOf(queue)),
@@ -558,19 +553,15 @@ export class Queue {
       activity.note(this.key.name);
       if (action.kind === 'release') {
         stats.add(this.key, group, action.countTry ? { rollback: count } : { reserve: -count });
-        if (outcome === 'done') {
-          released += count;
-          releasedIn = (releasedIn ?? new Set()).add(group);
-        }
       } else if (action.kind === 'dead-letter') {
         stats.add(this.key, group, { rollback: count });
         // Without a dead-letter queue, the elements wait in this queue again.
-        if (outcome === 'done') {
-          released += count;
-          releasedIn = (releasedIn ?? new Set()).add(group);
-          this.#wake(group, 0, count);
-        }
+        if (outcome === 'done') this.#wake(group, 0, count);
       } else if (from === 'reserved') stats.add(this.key, group, { commit: count });
+      if (outcome === 'done' && (action.kind === 'release' || action.kind === 'dead-letter')) {
+        released += count;
+        releasedIn = (releasedIn ?? new Set()).add(group);
+      }
       hasDied ||= outcome === 'dead-lettered';
       hasRemoved ||= outcome === 'dead-lettered' || action.kind === 'finish' || action.kind === 'move';
     }
