@@ -73,12 +73,8 @@ export class Activity {
 
   /** Removes and returns up to `max` changed queues with the time of their first change. The caller reads them. */
   takeChanged(max: number): Map<string, number> {
-    const taken = new Map<string, number>();
-    for (const [name, at] of this.#changed) {
-      if (taken.size === max) break;
-      taken.set(name, at);
-      this.#changed.delete(name);
-    }
+    const taken = this.changed(max);
+    for (const name of taken.keys()) this.#changed.delete(name);
     return taken;
   }
 

@@ -23,7 +23,7 @@ export function requireCapability(namespace: Namespace, capability: keyof Capabi
 }
 
 /** @throws QuaysideError `not-supported` if the namespace's engine stores neither expiries nor reasons */
-export function requireExpiry(namespace: Namespace, meaning: string): void {
+export function requireExpiry(namespace: Namespace, meaning = 'elements that expire'): void {
   if (!namespace.hasExpiry) throw notSupported(namespace, meaning);
 }
 
@@ -41,8 +41,5 @@ export function requireTiming(
     const isLater = matureAt === null ? delayMs > 0 : matureAt > namespace.storage.now(queue);
     if (isLater) requireCapability(namespace, 'sched');
   }
-  if (expiresAt !== null) requireExpiry(namespace, EXPIRY);
+  if (expiresAt !== null) requireExpiry(namespace);
 }
-
-/** The `meaning` of `requireExpiry` for elements that expire. */
-export const EXPIRY = 'elements that expire';

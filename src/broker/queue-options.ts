@@ -9,7 +9,7 @@ import { type OptionName, type OptionsRecord, RETRY_DEFAULTS, ShownOptions } fro
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
 import { toMs } from '../util/to-ms.ts';
-import { EXPIRY, requireCapability, requireExpiry } from './capabilities.ts';
+import { requireCapability, requireExpiry } from './capabilities.ts';
 import type { Namespace } from './namespace.ts';
 
 /**
@@ -157,7 +157,7 @@ export function checkOptions(namespace: Namespace, name: string, options: OwnOpt
   if (deadLetter != null) supported('deadLetter', () => requireCapability(namespace, 'reserve'));
   if (retryDelay != null) supported('retryDelay', () => requireCapability(namespace, 'reserve'));
   if (retentionMs != null) supported('retention', () => requireCapability(namespace, 'tape'));
-  if (ttlMs != null) supported('ttl', () => requireExpiry(namespace, EXPIRY));
+  if (ttlMs != null) supported('ttl', () => requireExpiry(namespace));
 }
 
 /** @throws QuaysideError `invalid-parameter` if a queue, or a pattern without `*`, names itself as dead-letter queue */

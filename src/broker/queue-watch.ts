@@ -12,10 +12,11 @@ export interface QueueFollower {
   /** A queue was read: at first all of them, then those that changed. */
   onQueue(namespace: Namespace, name: string, reading: QueueReading): void;
   onGone(namespace: Namespace, name: string): void;
-  /** All queues of a namespace were read once, or its engine is unavailable. */
-  onFilled(namespace: Namespace): void;
-  /** A round ended in which queues were read or gone. */
-  onRound(namespace: Namespace): void;
+  /**
+   * A round ended in which queues were read or gone.
+   * @param isFilled whether it was the first one after which all queues had been read, or the engine is unavailable
+   */
+  onRound(namespace: Namespace, isFilled: boolean): void;
 }
 
 /** The time between rounds without a follower: rates and charts need samples this often. */
@@ -161,8 +162,10 @@ class NamespacePoll {
     const unread = await this.#readAll(names, changed);
     for (const name of unread) if (changed.has(name)) activity.note(name);
     const isDone = this.#cycle.length === 0 || unread.length === names.length;
-    if (this.#isFilling && isDone && this.#follows === follows) this.#filled();
-    if (names.length > 0 || gone.length > 0) this.#notify((follower) => follower.onRound(this.#namespace));
+    const isFilled = this.#isFilling && isDone && this.#follows === follows;
+    if (isFilled) this.#isFilling = false;
+    if (isFilled || names.length > 0 || gone.length > 0)
+      this.#notify((follower) => follower.onRound(this.#namespace, isFilled));
     if (!this.#hasFollowerFailed) this.#followerFailures.worked();
     this.#rest(startedAt, unread.length > 0);
   }
@@ -197,11 +200,6 @@ class NamespacePoll {
     let next = this.#cycleAt + LIVE_CYCLE_MS;
     for (const at of this.#dueAt.values()) if (at < next) next = at;
     return Math.max(0, next - now);
-  }
-
-  #filled(): void {
-    this.#isFilling = false;
-    this.#notify((follower) => follower.onFilled(this.#namespace));
   }
 
   /** Removes and returns the queues whose next element has matured. */

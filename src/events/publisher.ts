@@ -194,12 +194,8 @@ export class EventPublisher implements Service, QueueFollower {
     this.#collection?.journal.remove({ kind: 'queues', key: JSON.stringify([namespace.name, name]) });
   }
 
-  onFilled(namespace: Namespace): void {
-    this.#collection?.markRead(namespace);
-    this.#flushSoon();
-  }
-
-  onRound(): void {
+  onRound(namespace: Namespace, isFilled: boolean): void {
+    if (isFilled) this.#collection?.markRead(namespace);
     this.#flushSoon();
   }
 

@@ -142,8 +142,7 @@ export class Forwarder {
         this.#overruns.passed(delivery.id);
         plans.push(this.#plan(delivery, histories[i] as History, answer.verdicts, returning));
       } else if (answer.outcome === 'overrun') {
-        this.#noteOverrun(answer);
-        if (this.#isLastTry(delivery, answer))
+        if (this.#noteOverrun(delivery, answer))
           plans.push(this.#unroutable(delivery, 'no-route', NO_VERDICTS, answer.error));
         else requeued.push({ delivery, reason: answer.error });
       } else notEvaluated.push(delivery);
@@ -156,17 +155,16 @@ export class Forwarder {
     return { store, isLarge: plans.some(({ isLarge }) => isLarge), written, undecided };
   }
 
-  /** Notes an overrun as an error of the first selector: which one was too slow is not known. */
-  #noteOverrun({ error }: OverrunAnswer): void {
+  /**
+   * Counts an overrun, and notes it as an error of the first selector: which one was too slow is not known. Returns
+   * whether it was the element's last try.
+   */
+  #noteOverrun({ id }: Delivery, { error, inPayload }: OverrunAnswer): boolean {
     const { declaration, errors, context } = this.#exchange;
     const first = declaration.dst.findIndex(({ selector }) => selector !== undefined);
     errors.add(first, `overrun: ${error}`, context.clock.now());
-  }
-
-  /** Counts an overrun. Returns whether it was the element's last try. */
-  #isLastTry({ id }: Delivery, { error, inPayload }: OverrunAnswer): boolean {
     const { isLast, mustStop } = this.#overruns.failed(id, inPayload);
-    if (mustStop) this.#exchange.context.onRepeatedOverruns(this.#exchange, error);
+    if (mustStop) context.onRepeatedOverruns(this.#exchange, error);
     return isLast;
   }
 

@@ -1,4 +1,4 @@
-import { EXPIRY, requireExpiry, requireTiming } from '../broker/capabilities.ts';
+import { requireExpiry, requireTiming } from '../broker/capabilities.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
 import {
@@ -91,7 +91,7 @@ export class QueueImport {
   async add(element: ExportedElement): Promise<void> {
     const { namespace } = this.#queue;
     this.#queue.groupOf(element.group);
-    if (element.expiresAt !== null) requireExpiry(namespace, EXPIRY);
+    if (element.expiresAt !== null) requireExpiry(namespace);
     this.#batch.push(element);
     this.#bytes += element.body.byteLength;
     if (this.#batch.length >= MAX_BATCH || this.#bytes >= MAX_BATCH_BYTES) await this.flush();

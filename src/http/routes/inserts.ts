@@ -1,5 +1,5 @@
 import { setImmediate as turn } from 'node:timers/promises';
-import { EXPIRY, requireExpiry, requireTiming } from '../../broker/capabilities.ts';
+import { requireExpiry, requireTiming } from '../../broker/capabilities.ts';
 import { momentIn } from '../../broker/engine-time.ts';
 import type { Queue } from '../../broker/queue.ts';
 import type { GroupName, NewElement } from '../../model/element.ts';
@@ -99,7 +99,7 @@ export const insertRoutes: readonly Route[] = [
       const { head, namespace, queue } = call;
       const { mature, delay, ttl, tries } = query;
       requireTiming(namespace, queue.key, { matureAt: mature, delayMs: delay });
-      if (ttl !== null) requireExpiry(namespace, EXPIRY);
+      if (ttl !== null) requireExpiry(namespace);
       const groups = queue.groups(query.groups);
       const headers = checkHeaders(head.elementHeaders, undefined, ELEMENT_HEADER_PREFIX);
       const key = head.idempotencyKey === null ? null : idempotencyKeyOf(head);
@@ -292,7 +292,7 @@ function elementMaker(
     const delayMs = (isTimed ? sent.delayMs : defaults.delay) ?? 0;
     const ttlMs = sent.ttlMs ?? defaults.ttl;
     requireTiming(namespace, queue.key, { matureAt, delayMs });
-    if (ttlMs !== null) requireExpiry(namespace, EXPIRY);
+    if (ttlMs !== null) requireExpiry(namespace);
     const content = {
       body,
       contentType,
