@@ -1,6 +1,6 @@
 import type { Consumer } from './consumer.ts';
 
-/** A doubly linked list: append, prepend, and remove from anywhere, in constant time. */
+/** A doubly linked list: append, and remove from anywhere, in constant time. */
 export class ConsumerList {
   #first: Consumer | null = null;
   #last: Consumer | null = null;
@@ -20,15 +20,6 @@ export class ConsumerList {
     if (this.#last === null) this.#first = consumer;
     else this.#last.next = consumer;
     this.#last = consumer;
-    this.#size += 1;
-  }
-
-  prepend(consumer: Consumer): void {
-    consumer.next = this.#first;
-    consumer.previous = null;
-    if (this.#first === null) this.#last = consumer;
-    else this.#first.previous = consumer;
-    this.#first = consumer;
     this.#size += 1;
   }
 

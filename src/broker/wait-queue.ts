@@ -81,7 +81,7 @@ export class WaitQueue {
   readonly group: GroupName;
   readonly #queue: Queue;
   readonly #ns: Namespace;
-  /** Those that waited for no permit, in the order of arrival. */
+  /** Those that waited for no permit, in the order of arrival. They keep their places during a match. */
   readonly #waiting = new ConsumerList();
   /** Those that had to wait for one; null until there is one. */
   #parked: ParkedConsumers | null = null;
@@ -133,8 +133,7 @@ export class WaitQueue {
 
   /** In no particular order. */
   consumers(): Consumer[] {
-    const taking = consumersOf(this.#inFlight?.takes ?? []).filter(({ state }) => state === 'taking');
-    return [...taking, ...this.#waiting, ...(this.#parked ?? []), ...(this.#watchers?.consumers() ?? [])];
+    return [...this.#waiting, ...(this.#parked ?? []), ...(this.#watchers?.consumers() ?? [])];
   }
 
   /** Adds a consumer at the end, and takes an element for it if there is one. */
@@ -194,8 +193,6 @@ export class WaitQueue {
   /** The client disconnected. Elements that still arrive for it go to another consumer, or are returned. */
   leave(consumer: Consumer): void {
     if (consumer.state === 'gone') return;
-    if (consumer.state === 'waiting') this.#removeWaiting(consumer);
-    else if (consumer.state === 'watching') this.#watchers?.remove(consumer);
     this.#release(consumer);
     this.#restIfEmpty();
   }
@@ -286,13 +283,11 @@ export class WaitQueue {
     }
   }
 
-  /**
-   * Removes the first consumers for `count` elements from the wait queue, and forms takes; adjacent compatible ones
-   * share one.
-   */
+  /** Forms takes for the first consumers, for `count` elements; adjacent compatible ones share one. */
   #startTakes(count: number): SharedTake[] {
     const takes: SharedTake[] = [];
     let requested = 0;
+    let left = this.#waitingCount;
     let take: SharedTake | undefined;
     const eachBytes = this.#ns.expectedBytes(this.#queue.key);
     for (const consumer of this.#parked?.withParked(this.#waiting) ?? this.#waiting) {
@@ -302,7 +297,7 @@ export class WaitQueue {
       if (!isShared && takes.length === MAX_TAKES) break;
       const { leaseMs, owner } = consumer.request;
       let permit: TakePermit | null = null;
-      const bytes = isShared ? 0 : this.#bytesOf(consumer, eachBytes, count - requested);
+      const bytes = isShared ? 0 : this.#bytesOf(consumer, eachBytes, count - requested, left);
       if (owner !== null && bytes > FREE_BYTES) {
         this.#parked ??= this.#createParked();
         permit = this.#parked.permitFor(owner, bytes);
@@ -325,8 +320,8 @@ export class WaitQueue {
         takes.push(take);
       }
       if (take.leaseMs !== null) noteTid(take, consumer);
-      this.#removeWaiting(consumer);
       consumer.state = 'taking';
+      left -= 1;
       take.consumers.push(consumer);
       take.count += consumer.count;
       requested += consumer.count;
@@ -334,10 +329,9 @@ export class WaitQueue {
     return takes;
   }
 
-  /** The expected bytes of a take with this first consumer, which other consumers may join, up to `count` elements. */
-  #bytesOf({ count: requested, maxBytes }: Consumer, eachBytes: number, count: number): number {
-    const elements =
-      maxBytes === null ? Math.min(Math.max(requested, count), requested * this.#waitingCount) : requested;
+  /** The expected bytes of a take with this first consumer, which the others may join, up to `count` elements. */
+  #bytesOf({ count: requested, maxBytes }: Consumer, eachBytes: number, count: number, others: number): number {
+    const elements = maxBytes === null ? Math.min(Math.max(requested, count), requested * others) : requested;
     return Math.min(elements * eachBytes, maxBytes ?? LIMITS.takeBytes);
   }
 
@@ -345,7 +339,7 @@ export class WaitQueue {
     return new ParkedConsumers(this.#ns, {
       onPermit: () => this.#match(MANY),
       onRejected: (consumers, error) => {
-        for (const consumer of consumers) if (consumer.hasTimedOut) this.end(consumer, error);
+        for (const consumer of consumers) if (isOverdue(consumer)) this.end(consumer, error);
         // The user's remaining consumers wait for the next permit.
         this.#match(MANY);
       },
@@ -355,11 +349,6 @@ export class WaitQueue {
   #park(user: string, consumer: Consumer): void {
     this.#waiting.remove(consumer);
     this.#parked?.park(user, consumer);
-  }
-
-  #removeWaiting(consumer: Consumer): void {
-    if (consumer.isParked) this.#parked?.remove(consumer);
-    else this.#waiting.remove(consumer);
   }
 
   #endMatch(outcomes: readonly PromiseSettledResult<TakeResult>[]): void {
@@ -393,12 +382,10 @@ export class WaitQueue {
       this.#serve(take, deliveries);
     }
     this.#dueAt = earlier(this.#dueAt, match.storedDueAt);
-    // Consumers without an element return to their places.
-    const unserved = consumersOf(match.takes).filter(({ state }) => state === 'taking');
-    for (const consumer of unserved.toReversed()) {
-      consumer.state = 'waiting';
-      this.#waiting.prepend(consumer);
-    }
+    const unserved = match.takes
+      .flatMap(({ consumers }) => consumers)
+      .filter(({ state }) => state === 'taking');
+    for (const consumer of unserved) consumer.state = 'waiting';
     this.#inFlight = null;
     let more = this.#matchAgain + (isShort ? 0 : match.beyond);
     if (hasLeft || (this.#dueAt !== null && this.#dueAt <= this.#ns.clock.monotonic())) {
@@ -428,12 +415,11 @@ export class WaitQueue {
       if (served === deliveries.length) return;
       if (consumer.state === 'taking') served += this.#deliver(consumer, deliveries, served);
     }
-    while (served < deliveries.length) {
-      const { first } = this.#waiting;
-      if (first === null || !isCompatible(first, take)) break;
-      if (take.leaseMs !== null && first.request.tid !== take.tids) break;
-      this.#waiting.remove(first);
-      served += this.#deliver(first, deliveries, served);
+    for (const consumer of this.#waiting) {
+      if (consumer.state !== 'waiting') continue;
+      if (served === deliveries.length || !isCompatible(consumer, take)) break;
+      if (take.leaseMs !== null && consumer.request.tid !== take.tids) break;
+      served += this.#deliver(consumer, deliveries, served);
     }
     if (served < deliveries.length) this.#queue.returnUncounted(deliveries.slice(served));
   }
@@ -557,12 +543,15 @@ export class WaitQueue {
     for (const consumers of [this.#waiting, this.#parked ?? []]) {
       for (const consumer of consumers) {
         if (this.#timedOut === 0) return;
-        if (consumer.hasTimedOut) this.end(consumer, failure ?? timeoutError(consumer));
+        if (isOverdue(consumer)) this.end(consumer, failure ?? timeoutError(consumer));
       }
     }
   }
 
   #release(consumer: Consumer): void {
+    if (consumer.state === 'watching') this.#watchers?.remove(consumer);
+    else if (consumer.isParked) this.#parked?.remove(consumer);
+    else this.#waiting.remove(consumer);
     consumer.state = 'gone';
     consumer.cancelTimeout?.();
     consumer.cancelTimeout = null;
@@ -580,11 +569,6 @@ function isCompatible({ request, maxBytes }: Consumer, { leaseMs, owner, user }:
   return (leaseMs === null || request.owner === owner) && (user === undefined || request.owner === user);
 }
 
-/** In the order in which they wait. */
-function consumersOf(takes: readonly SharedTake[]): Consumer[] {
-  return takes.flatMap(({ consumers }) => consumers);
-}
-
 /** Adds a consumer's tid to a shared take, for its reservations. */
 function noteTid(take: SharedTake, { request: { tid }, count }: Consumer): void {
   if (!Array.isArray(take.tids)) {
@@ -592,6 +576,11 @@ function noteTid(take: SharedTake, { request: { tid }, count }: Consumer): void 
     take.tids = new Array<string | null>(take.count).fill(take.tids);
   }
   for (let i = 0; i < count; i += 1) take.tids.push(tid);
+}
+
+/** Whether a consumer's time has passed, and no take is in flight that may serve it. */
+function isOverdue({ hasTimedOut, state }: Consumer): boolean {
+  return hasTimedOut && state === 'waiting';
 }
 
 function timeoutError({ request, tid, since }: Consumer): QuaysideError {

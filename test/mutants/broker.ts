@@ -139,8 +139,8 @@ export const BROKER: readonly Mutant[] = [
     suite: 'model through HTTP',
     edits: edit(
       'broker/wait-queue.ts',
-      'this.#waiting.prepend(consumer);',
-      'this.#waiting.append(consumer);',
+      "for (const consumer of unserved) consumer.state = 'waiting';",
+      "for (const consumer of unserved) {\nconsumer.state = 'waiting';\nthis.#waiting.remove(consumer);\nthis.#waiting.append(consumer);\n}",
     ),
   },
   {
