@@ -4,8 +4,8 @@ import type { GroupName } from '../model/element.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
 import { Pause } from '../util/pause.ts';
-import type { Namespace } from './namespace.ts';
-import type { MessagePart, Questions } from './questions.ts';
+import type { Namespace, Shared } from './namespace.ts';
+import type { MessagePart } from './questions.ts';
 import { MANY } from './wait-queue.ts';
 
 /** How a node describes itself to others. */
@@ -73,22 +73,13 @@ const MAX_RECEIVERS = 100;
 /** A signal about elements of more groups names none of them. */
 const MAX_NAMED_GROUPS = 16;
 
-/** What the clusters of a node share. */
-export interface ClusterContext {
-  /** This node, as it describes itself to others. */
-  readonly self: NodeInfo;
-  readonly questions: Questions;
-  /** Called when another node appears in a namespace, or changes its configuration. */
-  readonly noteNode: (node: NodeInfo) => void;
-}
-
 /**
  * The nodes that serve one namespace, and the signals between them. Correctness does not depend on them: signals wake
  * consumers early, and the list of nodes says whom to ask and whom to wait for.
  */
 export class Cluster {
   readonly #namespace: Namespace;
-  readonly #shared: ClusterContext;
+  readonly #shared: Shared;
   readonly #peers = new Map<string, Peer & { readonly seenAt: number }>();
   /** What became eligible on this node in this turn, by queue: one signal per queue, not per element. */
   readonly #ready = new Map<string, { count: number; groups: Set<GroupName> | null }>();
@@ -101,7 +92,7 @@ export class Cluster {
   #onPeer: (() => void) | null = null;
   #unsubscribe: (() => void) | null = null;
 
-  constructor(namespace: Namespace, shared: ClusterContext) {
+  constructor(namespace: Namespace, shared: Shared) {
     this.#namespace = namespace;
     this.#shared = shared;
     this.isAlone = this.#isLocal;

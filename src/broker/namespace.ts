@@ -24,13 +24,13 @@ import type { UserLimit } from '../util/user-limit.ts';
 import { Activity } from './activity.ts';
 import type { Capabilities } from './capabilities.ts';
 import { type Capacity, namespaceCapacity, queueCapacity } from './capacity.ts';
-import { Cluster, type ClusterContext } from './cluster.ts';
+import { Cluster, type NodeInfo } from './cluster.ts';
 import type { Consumer } from './consumer.ts';
 import type { EnginePermits } from './engine-permits.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
-import type { Ask, Gathered } from './questions.ts';
+import type { Ask, Gathered, Questions } from './questions.ts';
 import { Queue } from './queue.ts';
 import {
   type OwnOptions,
@@ -51,7 +51,12 @@ export interface WhoWaits extends QueueKey {
 }
 
 /** The objects that all namespaces of a broker share. */
-export interface Shared extends ClusterContext {
+export interface Shared {
+  /** This node, as it describes itself to others. */
+  readonly self: NodeInfo;
+  readonly questions: Questions;
+  /** Called when another node appears in a namespace, or changes its configuration. */
+  readonly noteNode: (node: NodeInfo) => void;
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
@@ -310,11 +315,9 @@ export class Namespace {
         if (exists) this.#known.add(name);
         else this.#known.delete(name);
       }
-      for (const name of [...this.#queues.keys()]) if (!this.#known.has(name)) this.#queues.delete(name);
-      for (const name of [...this.#capacities.keys()])
-        if (!this.#known.has(name)) this.#capacities.delete(name);
-      for (const name of [...this.#elementBytes.keys()])
-        if (!this.#known.has(name)) this.#elementBytes.delete(name);
+      for (const map of [this.#queues, this.#capacities, this.#elementBytes]) {
+        for (const name of [...map.keys()]) if (!this.#known.has(name)) map.delete(name);
+      }
       for (const name of [...this.#waitQueues.keys()]) this.#dropIdle(name);
     } finally {
       this.#reloads.delete(news);

@@ -5,7 +5,8 @@ import type { QueueFollower, QueueWatch } from '../broker/queue-watch.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
 import { RIGHTS, type UserRights } from '../model/rights.ts';
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Clock } from '../util/clock.ts';
+import { EarliestTimer } from '../util/earliest-timer.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import { type CollectedParts, EventCollection } from './collection.ts';
@@ -107,19 +108,34 @@ export class EventPublisher implements Service, QueueFollower {
   readonly #subscribers = new Set<SubscriberState>();
   #collection: EventCollection | null = null;
   #collections = 0;
-  #cancelFlush: CancelTimer | null = null;
+  readonly #flushTimer: EarliestTimer;
   #flushedAt = Number.NEGATIVE_INFINITY;
   /** Time that the main thread spent on subscribers since the last flush began. */
   #costMs = 0;
   /** Pieces by version and view, shared by all subscribers at that version. */
   readonly #pieces = new Map<string, Piece>();
-  #cancelBeat: CancelTimer | null = null;
-  #cancelLinger: CancelTimer | null = null;
+  readonly #beatTimer: EarliestTimer;
+  readonly #lingerTimer: EarliestTimer;
   #isClosed = false;
 
   constructor(parts: PublisherParts) {
+    const { clock, limits } = parts;
     this.#parts = parts;
-    this.#limit = new UserLimit(parts.limits, tooManySubscribers);
+    this.#limit = new UserLimit(limits, tooManySubscribers);
+    this.#flushTimer = new EarliestTimer(clock, () => {
+      // Subscribers may have read and been sent more since the timer was set, which increases `#costMs`.
+      if (clock.monotonic() < this.#flushableAt) this.#flushSoon();
+      else this.#flush();
+    });
+    this.#beatTimer = new EarliestTimer(clock, () => {
+      this.#beatSoon();
+      const now = clock.monotonic();
+      this.#forEach((subscriber) => this.#beat(subscriber, now));
+    });
+    this.#lingerTimer = new EarliestTimer(clock, () => {
+      this.#stopFollowing();
+      this.#collection = null;
+    });
   }
 
   async start(): Promise<void> {}
@@ -157,8 +173,7 @@ export class EventPublisher implements Service, QueueFollower {
   /** @throws QuaysideError `too-many-subscribers`, `shutting-down` */
   subscribe({ user, filter, lastEventId, sink }: SubscribeRequest): EventSubscription {
     this.#limit.enter(user.name);
-    this.#cancelLinger?.();
-    this.#cancelLinger = null;
+    this.#lingerTimer.cancel();
     const collection = this.#collection ?? this.#startCollection();
     const viewKey = this.#viewKey(user, filter);
     // Ids depend on the view: after a change of rights or filter, the client lacks some things and has others that it
@@ -181,7 +196,7 @@ export class EventPublisher implements Service, QueueFollower {
     };
     this.#subscribers.add(subscriber);
     this.counts.subscribers += 1;
-    this.#cancelBeat ??= this.#beatLater();
+    this.#beatSoon();
     this.#writeNext(subscriber, collection);
     return { close: () => this.#remove(subscriber) };
   }
@@ -212,10 +227,8 @@ export class EventPublisher implements Service, QueueFollower {
 
   /** Stops following changes, and the timers for updates. */
   #stopFollowing(): void {
-    this.#cancelLinger?.();
-    this.#cancelLinger = null;
-    this.#cancelFlush?.();
-    this.#cancelFlush = null;
+    this.#lingerTimer.cancel();
+    this.#flushTimer.cancel();
     if (this.#collection === null) return;
     this.#parts.watch.follow(null);
     this.#collection.stop();
@@ -226,13 +239,8 @@ export class EventPublisher implements Service, QueueFollower {
     this.counts.subscribers -= 1;
     this.#limit.exit(subscriber.user.name);
     if (this.#subscribers.size > 0) return;
-    this.#cancelBeat?.();
-    this.#cancelBeat = null;
-    if (this.#isClosed) return;
-    this.#cancelLinger = this.#parts.clock.after(LINGER_MS, () => {
-      this.#stopFollowing();
-      this.#collection = null;
-    });
+    this.#beatTimer.cancel();
+    if (!this.#isClosed) this.#lingerTimer.within(LINGER_MS);
   }
 
   #end(subscriber: SubscriberState, reason: EventEnd): void {
@@ -252,22 +260,10 @@ export class EventPublisher implements Service, QueueFollower {
 
   #flushSoon(): void {
     if (this.#collection === null || this.#isClosed) return;
-    if (this.#collection.isDue) {
-      // Nodes and exchanges are read and sent before the queues are. Complete the full picture now, not at the next
-      // update.
-      this.#cancelFlush?.();
-      this.#flush();
-      return;
-    }
-    if (this.#cancelFlush !== null) return;
-    const { clock } = this.#parts;
-    const inMs = Math.max(0, this.#flushableAt - clock.monotonic());
-    this.#cancelFlush = clock.after(inMs, () => {
-      this.#cancelFlush = null;
-      // Subscribers may have read and been sent more since the timer was set, which increases `#costMs`.
-      if (clock.monotonic() < this.#flushableAt) this.#flushSoon();
-      else this.#flush();
-    });
+    // Nodes and exchanges are read and sent before the queues are. Complete the full picture now, not at the next
+    // update.
+    if (this.#collection.isDue) this.#flush();
+    else this.#flushTimer.within(this.#flushableAt - this.#parts.clock.monotonic());
   }
 
   get #flushableAt(): number {
@@ -280,7 +276,7 @@ export class EventPublisher implements Service, QueueFollower {
    */
   #flush(): void {
     const collection = this.#collection;
-    this.#cancelFlush = null;
+    this.#flushTimer.cancel();
     if (collection === null) return;
     this.#flushedAt = this.#parts.clock.monotonic();
     this.#costMs = 0;
@@ -365,13 +361,8 @@ export class EventPublisher implements Service, QueueFollower {
     return piece;
   }
 
-  #beatLater(): CancelTimer {
-    const { clock } = this.#parts;
-    return clock.after(BEAT_CHECK_MS, () => {
-      this.#cancelBeat = this.#beatLater();
-      const now = clock.monotonic();
-      this.#forEach((subscriber) => this.#beat(subscriber, now));
-    });
+  #beatSoon(): void {
+    this.#beatTimer.within(BEAT_CHECK_MS);
   }
 
   #beat(subscriber: SubscriberState, now: number): void {
