@@ -144,28 +144,33 @@ describe('an exchange', () => {
     assert.equal(await node.total('N', src), 3);
   });
 
-  it('stops after the next three in a row if its stop could not be stored', async () => {
-    const { src, a, id } = names();
-    const { definitions } = here.engine;
-    const put = definitions.put.bind(definitions);
-    await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, FILLS_ITS_MEMORY]]));
-    let rejections = 0;
-    definitions.put = (...args) => {
-      if (rejections > 0) return put(...args);
-      rejections += 1;
-      return Promise.reject(new QuaysideError('storage-unavailable', 'planted'));
-    };
-    try {
-      await node.insert('N', src, '1', '2', '3');
-      await until(() => rejections === 1 && node.exchanges.record(id).stats.put_back === 3);
-      assert.equal(node.exchanges.record(id).stopped, null);
-      await node.insert('N', src, '4', '5', '6');
-      await until(() => node.exchanges.record(id).stopped === true);
-    } finally {
-      definitions.put = put;
-      await node.exchanges.delete(id);
-    }
-  });
+  for (const [when, goOn] of [
+    ['after the next three in a row', (src: string) => node.insert('N', src, '4', '5', '6')],
+    ['after a second', () => here.passTime(1_000)],
+  ] as const) {
+    it(`stops ${when} if its stop could not be stored`, async () => {
+      const { src, a, id } = names();
+      const { definitions } = here.engine;
+      const put = definitions.put.bind(definitions);
+      await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, FILLS_ITS_MEMORY]]));
+      let rejections = 0;
+      definitions.put = (...args) => {
+        if (rejections > 0) return put(...args);
+        rejections += 1;
+        return Promise.reject(new QuaysideError('storage-unavailable', 'planted'));
+      };
+      try {
+        await node.insert('N', src, '1', '2', '3');
+        await until(() => rejections === 1 && node.exchanges.record(id).stats.put_back === 3);
+        assert.equal(node.exchanges.record(id).stopped, null);
+        await goOn(src);
+        await until(() => node.exchanges.record(id).stopped === true);
+      } finally {
+        definitions.put = put;
+        await node.exchanges.delete(id);
+      }
+    });
+  }
 
   it('is not stopped because of a selector that a change has replaced', async () => {
     const { src, a, id } = names();
