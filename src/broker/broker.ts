@@ -1,3 +1,5 @@
+import { type Definition, type DefinitionKind, queueOfDefinition } from '../engine/definitions.ts';
+import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
 import { namespaceNotFound, QuaysideError, shuttingDown } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
@@ -66,6 +68,12 @@ export class Broker implements Service {
       channels: () => this.namespaces().map(({ cluster }) => cluster),
     });
     this.#shared = {
+      pauseFlags: this.#cachesOf(options, 'queue', 'a pause flag', (namespace, ...change) =>
+        namespace.onPauseFlag(...change),
+      ),
+      queueOptions: this.#cachesOf(options, 'queue-options', 'options of a queue', (namespace, ...change) =>
+        namespace.onOptions(...change),
+      ),
       questions: this.questions,
       askWhoWaits: this.questions.register<WhoWaits, PendingConsumer>({
         name: 'queue-consumers',
@@ -97,6 +105,9 @@ export class Broker implements Service {
   async start(): Promise<void> {
     // Resume migrations before anything is stored: inserts must not go to an engine that their namespace is leaving.
     await Promise.all(this.namespaces().map((namespace) => this.#resumeMigration(namespace)));
+    const { pauseFlags, queueOptions } = this.#shared;
+    for (const caches of [pauseFlags, queueOptions]) caches.start();
+    await Promise.all([pauseFlags.reload(), queueOptions.reload()]);
     await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.start()));
     await Promise.all([...this.#engines.values()].map(({ sweeper }) => sweeper.sweep()));
   }
@@ -116,6 +127,7 @@ export class Broker implements Service {
     this.drain();
     this.questions.stop();
     await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.stop()));
+    for (const caches of [this.#shared.pauseFlags, this.#shared.queueOptions]) caches.stop();
     await Promise.all([...this.#engines.values()].map(({ sweeper }) => sweeper.stop()));
   }
 
@@ -229,6 +241,34 @@ export class Broker implements Service {
       this.#engines.set(storage, engine);
     }
     return engine;
+  }
+
+  /**
+   * Caches of the definitions of one kind, one definition per queue: namespaces of one engine share its cache.
+   * @param what names them in the log
+   */
+  #cachesOf(
+    { namespaces, clock, random, log }: BrokerOptions,
+    kind: DefinitionKind,
+    what: string,
+    onChange: (namespace: Namespace, name: string, definition: Definition | null) => void,
+  ): DefinitionsCaches {
+    return new DefinitionsCaches({
+      stores: namespaces.map(({ definitions }) => definitions),
+      kind,
+      clock,
+      random,
+      isWanted: (key) => this.#namespaces.has(queueOfDefinition(key).ns),
+      onRead: (key, definition, hasChanged, definitions) => {
+        const { ns, name } = queueOfDefinition(key);
+        const namespace = this.#namespaces.get(ns);
+        if (hasChanged && namespace?.definitions === definitions) onChange(namespace, name, definition);
+      },
+      onFailedRead: (key, err) => {
+        const { ns, name: queue } = key === null ? { ns: null, name: null } : queueOfDefinition(key);
+        log.warn({ err, ns, queue }, `${what} that changed could not be read yet`);
+      },
+    });
   }
 
   #wake(queues: readonly QueueKey[]): void {

@@ -1,14 +1,13 @@
 import { isUnknownOutcome, partlyMade } from '../engine/calls.ts';
 import {
   type Definition,
-  type DefinitionKind,
   type Definitions,
   isDefinitionConflict,
   type JsonValue,
   queueDefinitionKey,
   queueOfDefinition,
 } from '../engine/definitions.ts';
-import { DefinitionsCache } from '../engine/definitions-cache.ts';
+import type { DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { Storage } from '../engine/storage.ts';
 import { type GroupName, type NewElement, PLAIN_GROUP } from '../model/element.ts';
@@ -57,6 +56,10 @@ export interface Shared {
   readonly questions: Questions;
   /** Called when another node appears in a namespace, or changes its configuration. */
   readonly noteNode: (node: NodeInfo) => void;
+  /** The pause flags of the queues of all namespaces. */
+  readonly pauseFlags: DefinitionsCaches;
+  /** Their stored options. */
+  readonly queueOptions: DefinitionsCaches;
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
@@ -78,7 +81,7 @@ const SMALL_BYTES = 1024;
 /** The expected size of the first element that this node takes from a queue that existed before. */
 const UNKNOWN_BYTES = 1_048_576;
 
-/** How often names, pause flags and options are read again, ± half, in case a watch missed a change. */
+/** How often the names of queues are read again, ± half: signals of other nodes may be lost. */
 const REREAD_MS = 60_000;
 /** Queues per call of `declare`. */
 const MAX_DECLARED = 500;
@@ -132,6 +135,8 @@ export class Namespace {
   readonly #waitQueues = new Map<string, Map<GroupName, WaitQueue>>();
   /** Names that the engine knows: the first use of another one is recognized, and counts against `maxQueues`. */
   #known = new Set<string>();
+  /** Whether the names were read: a name that is not known is then that of a new queue. */
+  #hasNames = false;
   /** Known names whose queues are only being created, by a call that may fail. */
   readonly #assumed = new Set<string>();
   /** Per reload in progress, which queues began or ceased to exist since it started: its result may be older. */
@@ -193,12 +198,8 @@ export class Namespace {
     };
     this.options = new QueueOptionsTable(defaults, setup.queues ?? []);
     this.cluster = new Cluster(this, shared);
-    this.#pauseFlags = this.#definitionsOf('queue', 'a pause flag', (name, definition) =>
-      this.#setPaused(name, definition !== null && isPaused(definition.value)),
-    );
-    this.#storedOptions = this.#definitionsOf('queue-options', 'options of a queue', (name, definition) =>
-      this.#setOptions(name, definition === null ? null : this.#readOptions(name, definition)),
-    );
+    this.#pauseFlags = shared.pauseFlags.of(setup.definitions);
+    this.#storedOptions = shared.queueOptions.of(setup.definitions);
     const { sched, reserve, pipeline, remove } = storage.capabilities;
     this.hasExpiry = storage.capabilities.expiry;
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
@@ -227,17 +228,15 @@ export class Namespace {
     this.permits = permits;
   }
 
-  /** Reads names, pause flags and options, and follows their changes. Called once, before the first request. */
+  /** Called once, before the first request, when pause flags and options have been read. */
   async start(): Promise<void> {
-    this.#pauseFlags.start();
-    this.#storedOptions.start();
     this.cluster.start();
     if (this.isShared) await this.cluster.claimVariant();
-    await Promise.all([this.reload(), this.capacity?.start()]);
+    await Promise.all([this.#readNames(), this.capacity?.start()]);
     await this.#declareStored();
     const reread = async (): Promise<void> => {
-      await this.reload().catch((error: unknown) =>
-        this.log.warn({ err: error, ns: this.name }, 'pause flags and options could not be read'),
+      await this.#readNames().catch((error: unknown) =>
+        this.log.warn({ err: error, ns: this.name }, 'names of queues could not be read again'),
       );
       if (!this.#isDeclared) await this.#declareStored();
     };
@@ -254,8 +253,6 @@ export class Namespace {
     await this.undoneTakes.stop();
     this.#isStopped = true;
     this.#stopRereads?.();
-    this.#pauseFlags.stop();
-    this.#storedOptions.stop();
     this.cluster.stop();
   }
 
@@ -278,17 +275,16 @@ export class Namespace {
   /** Queues with the same options share a call, since there may be thousands of queues. */
   async #declareAll(): Promise<void> {
     // Options that this version cannot parse are left as the node that stored them declared them.
-    const understood = new Set(this.options.names());
-    const given = this.#storedOptions
-      .keys()
-      .filter((key) => understood.has(queueOfDefinition(key).name))
-      .flatMap((key) => this.#storedOptions.get(key) ?? []);
+    const given = [...this.options.names()].flatMap(
+      (name) => this.#storedOptions.get(queueDefinitionKey({ ns: this.name, name })) ?? [],
+    );
     const sameOptions = Map.groupBy(given, ({ value }) => JSON.stringify(value));
     for (const [text, all] of sameOptions) {
       const options = parseOptions(JSON.parse(text));
       for (let from = 0; from < all.length; from += MAX_DECLARED) {
         const queues = all.slice(from, from + MAX_DECLARED).map(({ key }) => queueOfDefinition(key));
         await this.storage.declare(queues, options);
+        for (const queue of queues) this.noteStored(queue);
       }
     }
     if (given.length === 0) return;
@@ -302,15 +298,15 @@ export class Namespace {
 
   /** Reads names, pause flags and options again (`reload=1`). */
   async reload(): Promise<void> {
+    await Promise.all([this.#readNames(), this.#pauseFlags.reload(), this.#storedOptions.reload()]);
+  }
+
+  async #readNames(): Promise<void> {
     const news = new Map<string, boolean>();
     this.#reloads.add(news);
     try {
-      const [names] = await Promise.all([
-        this.storage.queues(this.name),
-        this.#pauseFlags.reload(),
-        this.#storedOptions.reload(),
-      ]);
-      this.#known = new Set(names);
+      this.#known = new Set(await this.storage.queues(this.name));
+      this.#hasNames = true;
       for (const [name, exists] of news) {
         if (exists) this.#known.add(name);
         else this.#known.delete(name);
@@ -426,6 +422,7 @@ export class Namespace {
     for (const news of this.#reloads) news.set(name, true);
     if (this.#known.has(name)) return;
     this.#known.add(name);
+    if (!this.#hasNames) return;
     this.#elementBytes.set(name, this.#elementBytes.get(name) ?? 0);
     this.activity.noteNew(name);
   }
@@ -535,7 +532,7 @@ export class Namespace {
     const newest = await laterStep(this.applyOptions(queue, definition));
     this.noteStored(queue);
     this.#storedOptions.note(key, newest);
-    this.#setOptions(queue.name, newest === null ? null : this.#readOptions(queue.name, newest));
+    this.onOptions(queue.name, newest);
   }
 
   /**
@@ -653,27 +650,14 @@ export class Namespace {
     );
   }
 
-  /** A cache of this namespace's definitions of one kind, one per queue. @param what names them in the log */
-  #definitionsOf(
-    kind: DefinitionKind,
-    what: string,
-    onChange: (name: string, definition: Definition | null) => void,
-  ): DefinitionsCache {
-    return new DefinitionsCache({
-      definitions: this.definitions,
-      kind,
-      clock: this.clock,
-      isWanted: (key) => this.#queueOfKey(key) !== null,
-      onRead: (key, definition, hasChanged) => {
-        const name = this.#queueOfKey(key);
-        if (name !== null && hasChanged) onChange(name, definition);
-      },
-      onFailedRead: (key, error) =>
-        this.log.warn(
-          { err: error, ns: this.name, queue: key === null ? null : this.#queueOfKey(key) },
-          `${what} that changed could not be read yet`,
-        ),
-    });
+  /** The stored pause flag of a queue changed; null: it has none any more. */
+  onPauseFlag(name: string, definition: Definition | null): void {
+    this.#setPaused(name, definition !== null && isPaused(definition.value));
+  }
+
+  /** The stored options of a queue changed; null: it has none any more. */
+  onOptions(name: string, definition: Definition | null): void {
+    this.#setOptions(name, definition === null ? null : this.#readOptions(name, definition));
   }
 
   #forget(name: string): void {
@@ -715,11 +699,6 @@ export class Namespace {
     if (paused) this.noteStored({ ns: this.name, name });
     this.activity.note(name);
     this.visit(name).onPaused(paused);
-  }
-
-  #queueOfKey(key: string): string | null {
-    const { ns, name } = queueOfDefinition(key);
-    return ns === this.name ? name : null;
   }
 }
 

@@ -169,7 +169,7 @@ export class DefinitionsCache {
   }
 }
 
-interface CachesOptions extends Omit<CacheOptions, 'definitions' | 'isWanted' | 'onRead'> {
+interface CachesOptions extends Omit<CacheOptions, 'definitions' | 'onRead'> {
   /** Engines may share one. */
   readonly stores: Iterable<Definitions>;
   /** 0 (inclusive) to 1. */

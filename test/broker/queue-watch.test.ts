@@ -119,6 +119,27 @@ describe('The watch of queues', () => {
     assert.ok((inserted.at(-1) ?? -1) >= 0);
   });
 
+  it('takes no queue for a new one because it is paused or has options when the node starts', async () => {
+    for (let i = 0; i < 120; i += 1) await insert(other, i % 2 === 0 ? 'paused' : 'leased');
+    await other.namespace('N').queue('paused').pause();
+    await other.namespace('N').queue('leased').storeOptions({ leaseMs: 1_000 });
+    const engine = betweenProcesses(opened.engine);
+    const restarted = brokerOn([{ policy: plain('N'), engine }], opened.clock, 3);
+    await restarted.start();
+    const ownWatch = new QueueWatch({ namespaces: restarted.namespaces(), clock: opened.clock });
+    await ownWatch.start();
+    const { activity } = restarted.namespace('N');
+    const names = ['paused', 'leased'];
+    await passUntil(() => names.every((name) => activity.last(name)?.totals.put === 60));
+    await ownWatch.stop();
+    for (const name of names) {
+      const { rates } = await restarted.namespace('N').visit(name).status(null);
+      assert.equal(rates?.['1m'].insert, 0, name);
+    }
+    assert.equal(activity.sumHistory().insert.at(-1) ?? 0, 0);
+    await restarted.stop();
+  });
+
   it('reads each idle queue every ten seconds, and not in between', async () => {
     await insert(broker, 'q');
     await passUntil(() => counted.includes('q'));
