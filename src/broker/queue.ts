@@ -266,7 +266,9 @@ export class Queue {
   async transfer(given: readonly QueueMove[], user: string | null = null): Promise<SettleResult[]> {
     const { namespace } = this;
     const { storage, meter } = namespace;
-    const isExpiring = given.some(({ inserts }) => inserts.some(({ queue }) => queue.settings.ttlMs !== null));
+    const isExpiring = given.some(({ inserts }) =>
+      inserts.some(({ queue }) => queue.settings.ttlMs !== null),
+    );
     const moves = isExpiring ? given.map(expiringMove) : given;
     const targets = byTarget(moves);
     const items = moves.map(({ from = this, finish, inserts }) =>

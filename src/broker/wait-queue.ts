@@ -330,7 +330,12 @@ export class WaitQueue {
   }
 
   /** The expected bytes of a take with this first consumer, which the others may join, up to `count` elements. */
-  #bytesOf({ count: requested, maxBytes }: Consumer, eachBytes: number, count: number, others: number): number {
+  #bytesOf(
+    { count: requested, maxBytes }: Consumer,
+    eachBytes: number,
+    count: number,
+    others: number,
+  ): number {
     const elements = maxBytes === null ? Math.min(Math.max(requested, count), requested * others) : requested;
     return Math.min(elements * eachBytes, maxBytes ?? LIMITS.takeBytes);
   }

@@ -110,9 +110,7 @@ export class Exchange implements ExchangeOverview {
       log.warn({ exchange: key, hindrance: this.hindrance }, 'an exchange does not run on this node');
     }
     this.counters =
-      before === null
-        ? zeroExchangeCounters(declaration.dst.length)
-        : continuedCounters(before, declaration);
+      before === null ? zeroExchangeCounters(declaration.dst.length) : continuedCounters(before, declaration);
     this.sightings = new Sightings(clock);
     this.route = routeOf(declaration, context);
     this.reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), this.route);

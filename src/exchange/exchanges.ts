@@ -7,20 +7,24 @@ import {
   retryConflicts,
   unlessChanged,
 } from '../engine/definitions.ts';
+import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { ExchangeRecord, ExchangeTrial } from '../model/records.ts';
 import { createCheckLimit, MAX_WAITING_DRY_RUNS } from '../sandbox/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { LineLimit } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
-import type { ExchangeGraph, LoopIds } from './cycles.ts';
+import type { Returning } from './copies.ts';
+import { type Edge, ExchangeGraph, type LoopIds } from './cycles.ts';
 import {
   type Caller,
   checkDeclaration,
   checkQueueLimits,
   type Declaration,
   idOf,
+  idsOf,
   mustBeRunnable,
   NODE,
   sameDeclaration,
@@ -28,9 +32,9 @@ import {
   versionOf,
 } from './declaration.ts';
 import { dryRun, type Sample } from './dry-run.ts';
-import type { Exchange, ExchangeContext } from './exchange.ts';
+import { Exchange, type ExchangeContext, type NodeContext } from './exchange.ts';
+import { InFlightLimit } from './in-flight-limit.ts';
 import { type ExchangeOverview, type ExchangeState, exchangeRecord } from './record.ts';
-import { ExchangeRegistry } from './registry.ts';
 import { type FindOwner, lostOwner, type StoredExchange, toStored, toValue } from './stored.ts';
 
 interface ExchangesOptions extends ExchangeContext {
@@ -58,40 +62,83 @@ interface CheckRequest {
   readonly mayTry?: CheckChange;
 }
 
+/** A definition of an exchange, and its store. */
+interface Found {
+  readonly definitions: Definitions;
+  readonly definition: Definition;
+}
+
+/** Bound on the bytes in flight of all exchanges, including copies: an exchange may copy each element many times. */
+const MAX_BYTES_IN_FLIGHT = 64 * 1_048_576;
 const STOP_AGAIN_MS = 1_000;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
 /**
  * All exchanges of this node. Definitions in the engine of the source's namespace store their declarations, and whether
- * they are stopped. Changes of one exchange are serialized. No operation waits for an engine that it does not need.
- * Users name an exchange by its id. The methods take the key under which it is stored; `keyOf` finds the key of an id,
- * see `scopedKey`. Only `create` takes an id, since it chooses the key.
+ * they are stopped. This follows the definitions in all stores, through a cache of each, and applies them. If several
+ * stores define one key, the first in the order of the configuration is effective, and the others are hidden. Two
+ * engines may share a store, and then have the same definitions.
+ *
+ * Changes of one exchange are serialized. No operation waits for an engine that it does not need. Users name an exchange
+ * by its id. The methods take the key under which it is stored; `keyOf` finds the key of an id, see `scopedKey`. Only
+ * `create` takes an id, since it chooses the key.
  */
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
-  readonly #registry: ExchangeRegistry;
+  readonly #context: NodeContext;
+  /** In the order of the configuration. */
+  readonly #caches: DefinitionsCaches;
+  readonly #exchanges = new Map<string, Exchange>();
+  /** The keys of exchanges that are being created, and the namespaces of their sources. */
+  readonly #creating = new Map<string, string>();
+  /** The graph of all declarations; null: to be built, after a change. */
+  #graph: ExchangeGraph | null = null;
   /** Changes of one exchange run one after the other, in the order of the calls. */
   readonly #changes = new ConcurrencyLimit({ perKey: 1 });
   readonly #checks = createCheckLimit();
   /** Stops that no client requested. They are retried, as there is no client to repeat a failed one. */
   readonly #ownStops: Retries;
+  /** Whether exchanges run: not at the start of the node, until it is known which have lost their owners. */
+  #isRunning = false;
+  readonly #stoppingLoops = new Set<Promise<void>>();
   #stopping: Promise<void> | null = null;
 
   constructor(options: ExchangesOptions) {
     this.#options = options;
-    const { clock, log } = options;
+    const { clock, random, log } = options;
     this.#ownStops = new Retries({
       clock,
       delayMs: STOP_AGAIN_MS,
       failed: (exchange, err) => log.warn({ err, exchange }, 'an exchange could not be stopped yet'),
     });
-    this.#registry = new ExchangeRegistry(options, (exchange, error) =>
-      this.#stopForOverruns(exchange, error),
+    const lineLimit = new LineLimit(clock, (cause, leftOut) =>
+      log.warn({ cause, leftOut }, 'exchanges failed further in the same way; their lines were left out'),
     );
+    this.#context = {
+      ...options,
+      inFlightLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT),
+      lineLimit,
+      returning: (key) => {
+        this.#graph ??= new ExchangeGraph([...this.#exchanges.values()]);
+        return this.#graph.returning(key);
+      },
+      onRepeatedOverruns: (exchange, error) => this.#stopForOverruns(exchange, error),
+    };
+    this.#caches = new DefinitionsCaches({
+      stores: this.#stores(),
+      kind: 'exchange',
+      clock,
+      random,
+      onRead: (key, definition, _, definitions) => this.#follow(definitions, key, definition),
+      onFailedRead: (exchange, err) =>
+        exchange === null
+          ? log.warn({ err }, 'exchanges could not be read again')
+          : log.warn({ err, exchange }, 'an exchange that changed could not be read yet'),
+    });
   }
 
   async start(): Promise<void> {
-    this.#registry.start();
+    this.#caches.start();
     for (const [id, declaration] of this.#options.configured) {
       // Another node may change it at the same moment.
       await retryConflicts(() => this.#storeConfigured(id, declaration));
@@ -99,7 +146,8 @@ export class Exchanges implements Service {
     await this.reload();
     // Users may have been removed while the server was stopped. Their exchanges must not run until that is noticed.
     await this.stopUnowned();
-    this.#registry.run();
+    this.#isRunning = true;
+    for (const exchange of this.#exchanges.values()) if (!exchange.isStopStored) exchange.start();
   }
 
   stop(): Promise<void> {
@@ -109,23 +157,39 @@ export class Exchanges implements Service {
 
   async #close(): Promise<void> {
     this.#ownStops.stop();
-    await Promise.all([this.#registry.close(), this.#changes.idle()]);
-    await this.#registry.dropAll();
+    this.#caches.stop();
+    await Promise.all([this.#caches.idle(), this.#changes.idle()]);
+    for (const key of [...this.#exchanges.keys()]) this.#drop(key);
+    await Promise.all(this.#stoppingLoops);
+    this.#context.lineLimit.flush();
   }
 
   /** Ids and keys of the exchanges that the caller may see, sorted by id. */
   visible(caller: Caller = NODE): [id: string, key: string][] {
-    return [...this.#registry.visible(caller)].sort(([a], [b]) => (a < b ? -1 : 1));
+    const visible = this.#all().filter(({ declaration }) => caller.maySee(declaration.src.ns));
+    return [...idsOf(visible.map(({ key }) => key))].sort(([a], [b]) => (a < b ? -1 : 1));
   }
 
-  /** The key of the exchange that an id means for the caller. */
-  keyOf(id: string, caller: Caller): Promise<string> {
-    return this.#registry.keyOf(id, caller);
+  /**
+   * The key of the exchange that an id means for the caller, see `scopedKey`. If no visible exchange has the id, the id
+   * is the key: another node may have just created the exchange.
+   */
+  async keyOf(id: string, caller: Caller): Promise<string> {
+    const exchange = this.#exchanges.get(id);
+    if (exchange !== undefined && caller.maySee(exchange.declaration.src.ns)) return id;
+    const key = new Map(this.visible(caller)).get(id);
+    if (key !== undefined || exchange === undefined) return key ?? id;
+    // The id belongs to an invisible exchange. Read the stores as for an unknown id: this must take as long, and finds
+    // new exchanges.
+    const namespaces = this.#options.broker.namespaces().filter(({ name }) => caller.maySee(name));
+    const keys = namespaces.map(({ name }) => scopedKey(id, name));
+    const found = await Promise.allSettled(keys.map((one) => this.#find(one)));
+    return keys.find((_, i) => found[i]?.status === 'fulfilled') ?? id;
   }
 
   /** Whether this node has the exchange, running or stopped. */
   has(key: string): boolean {
-    return this.#registry.get(key) !== null;
+    return this.#exchanges.has(key);
   }
 
   /** Whether the configuration file declares the exchange. */
@@ -135,17 +199,36 @@ export class Exchanges implements Service {
 
   /** Summaries that are cheap enough for frequent use, sorted by key. */
   overview(): ExchangeOverview[] {
-    return this.#registry.all();
+    return this.#all();
+  }
+
+  #all(): Exchange[] {
+    return [...this.#exchanges.values()].sort((a, b) => (a.key < b.key ? -1 : 1));
+  }
+
+  #mustGet(key: string): Exchange {
+    const exchange = this.#exchanges.get(key);
+    if (exchange === undefined) throw notFound(key);
+    return exchange;
   }
 
   /** The graph of declared exchanges that the caller may see, to be shared by the records of a list. */
   graph(caller: Caller): ExchangeGraph {
-    return this.#registry.graph(caller);
+    return ExchangeGraph.visible([...this.#exchanges.values()], caller);
+  }
+
+  /**
+   * Which destinations elements can return from, if an exchange has this declaration, as far as the caller may see; see
+   * `Returning`.
+   */
+  #returning(key: string, declaration: Declaration, caller: Caller): Returning {
+    const edges: Edge[] = [...this.#exchanges.values()].filter((exchange) => exchange.key !== key);
+    return ExchangeGraph.visible([...edges, { key, declaration }], caller).returning(key);
   }
 
   /** @throws QuaysideError `exchange-not-found` */
   record(key: string, caller: Caller = NODE, graph: ExchangeGraph = this.graph(caller)): ExchangeRecord {
-    return exchangeRecord(this.#registry.mustGet(key), loopsIn(graph, key), caller);
+    return exchangeRecord(this.#mustGet(key), loopsIn(graph, key), caller);
   }
 
   /**
@@ -154,9 +237,9 @@ export class Exchanges implements Service {
    * @throws QuaysideError as `delete`
    */
   async declarationOf(key: string): Promise<Declaration> {
-    const exchange = this.#registry.get(key);
-    if (exchange !== null) return exchange.declaration;
-    const [{ definition }] = await this.#registry.find(key);
+    const exchange = this.#exchanges.get(key);
+    if (exchange !== undefined) return exchange.declaration;
+    const [{ definition }] = await this.#find(key);
     return toStored(definition.value).declaration;
   }
 
@@ -184,7 +267,7 @@ export class Exchanges implements Service {
     const { key, exists } = await this.#placeOf(await this.keyOf(id, caller), declaration, caller);
     if (exists) return;
     checkQueueLimits(declaration, this.#options);
-    this.#registry.checkLimit(key, declaration.src.ns);
+    this.#checkLimit(key, declaration.src.ns);
   }
 
   /**
@@ -212,7 +295,7 @@ export class Exchanges implements Service {
   /** Throws what `change` would throw now. Stores nothing. */
   async checkChange(key: string, change: DeclarationChange): Promise<void> {
     await this.#checkInTurn(change.declaration, change.caller);
-    const [{ definitions, definition }] = await this.#registry.find(key).catch(asOtherVersion(key));
+    const [{ definitions, definition }] = await this.#find(key).catch(asOtherVersion(key));
     this.#changed(key, { stored: toStored(definition.value), definitions }, change);
   }
 
@@ -227,7 +310,7 @@ export class Exchanges implements Service {
     if (this.#storeOf(declaration) !== definitions) throw cannotMove(declaration);
     checkQueueLimits(declaration, this.#options);
     const { ns } = declaration.src;
-    if (stored.declaration.src.ns !== ns) this.#registry.checkLimit(key, ns);
+    if (stored.declaration.src.ns !== ns) this.#checkLimit(key, ns);
     return { ...stored, declaration, owner: caller.name };
   }
 
@@ -239,26 +322,28 @@ export class Exchanges implements Service {
   async moveDefinitions(ns: string): Promise<void> {
     const { definitions, currentDefinitions } = this.#options.broker.namespace(ns);
     if (currentDefinitions === definitions) return;
-    for (const key of this.#registry.storedIn(definitions, ns)) {
+    const left = this.#caches.of(definitions);
+    for (const { key, declaration } of this.#all()) {
+      if (declaration.src.ns !== ns || left.get(key) === null) continue;
       await this.#changes.run(key, async () => {
         const definition = await definitions.get('exchange', key);
         if (definition === null) return;
         const { value, version } = definition;
-        let copy = await this.#registry.read(currentDefinitions, key);
+        let copy = await this.#caches.of(currentDefinitions).read(key);
         // Another exchange with this key: the difference has been logged, and the one of the earlier engine counts.
         if (copy !== null && !declares(copy, toStored(value).declaration)) return;
         // After a try that failed in between, the exchange may have been stopped or started in the engine that counts.
-        const stores = this.#registry.stores();
+        const stores = this.#stores();
         const isCopyEffective = stores.indexOf(currentDefinitions) < stores.indexOf(definitions);
         if (copy === null || !(isCopyEffective || isDeepStrictEqual(copy.value, value))) {
           const expected = copy?.version ?? null;
           copy = { key, value, version: await currentDefinitions.put('exchange', key, value, expected) };
-          this.#registry.wrote(currentDefinitions, copy);
+          this.#noted(currentDefinitions, key, copy);
         }
         await definitions.delete('exchange', key, version);
-        this.#registry.deleted(definitions, key);
+        this.#noted(definitions, key, null);
         // If the copy was hidden, it would take effect only after it is read again.
-        this.#registry.wrote(currentDefinitions, copy);
+        this.#noted(currentDefinitions, key, copy);
       });
     }
   }
@@ -289,9 +374,9 @@ export class Exchanges implements Service {
    * `lastError`. Never rejects; failures are logged and retried.
    */
   async stopUnowned(): Promise<void> {
-    const unowned = this.#registry
-      .all()
-      .filter((exchange) => !exchange.isStopStored && lostOwner(exchange, this.#options.owners) !== null);
+    const unowned = this.#all().filter(
+      (exchange) => !exchange.isStopStored && lostOwner(exchange, this.#options.owners) !== null,
+    );
     await Promise.all(unowned.map(({ key }) => this.#stopUnowned(key)));
   }
 
@@ -308,10 +393,7 @@ export class Exchanges implements Service {
    * Stops an exchange if there is a reason for that, which is returned. Checks the stored exchange, since by now it may
    * have been deleted, stopped, changed, or started by a new owner, or its owner may have been added again.
    */
-  async #stopIf(
-    key: string,
-    reasonOf: (stored: StoredExchange) => string | null,
-  ): Promise<string | null> {
+  async #stopIf(key: string, reasonOf: (stored: StoredExchange) => string | null): Promise<string | null> {
     let lastError: string | null = null;
     const stop = (stored: StoredExchange): StoredExchange => {
       lastError = stored.stopped === true ? null : reasonOf(stored);
@@ -333,7 +415,7 @@ export class Exchanges implements Service {
    */
   delete(key: string, check: CheckChange = () => {}): Promise<void> {
     return this.#changes.run(key, async () => {
-      const [effective, ...hidden] = await this.#registry.find(key);
+      const [effective, ...hidden] = await this.#find(key);
       check(toStored(effective.definition.value).declaration);
       const alsoDeleted = hidden.filter(({ definition }) => {
         const stored = parseOrNull(definition);
@@ -342,7 +424,7 @@ export class Exchanges implements Service {
       // Delete the effective definition last: if an engine fails before that, the exchange can still be deleted.
       for (const { definitions } of [...alsoDeleted, effective]) {
         await definitions.delete('exchange', key, 'any');
-        this.#registry.deleted(definitions, key);
+        this.#noted(definitions, key, null);
       }
     });
   }
@@ -352,8 +434,13 @@ export class Exchanges implements Service {
    * a failure of one does not affect the others.
    * @throws QuaysideError `storage-unavailable`, `outcome-unknown` if an engine failed
    */
-  reload(isWanted?: (namespace: string) => boolean): Promise<void> {
-    return this.#registry.reload(isWanted);
+  async reload(isWanted?: (namespace: string) => boolean): Promise<void> {
+    const stores = this.#stores(isWanted);
+    try {
+      await this.#caches.reload(stores);
+    } finally {
+      this.#warnOfDifferences(stores.map((definitions) => this.#caches.of(definitions)));
+    }
   }
 
   /**
@@ -368,12 +455,12 @@ export class Exchanges implements Service {
   ): Promise<ExchangeTrial> {
     const { caller = NODE, mayTry = () => {} } = request;
     const run = async (): Promise<ExchangeTrial> => {
-      const tried = given ?? this.#registry.mustGet(key).declaration;
+      const tried = given ?? this.#mustGet(key).declaration;
       if (given === null) {
         mayTry(tried);
         mustBeRunnable(tried, this.#options);
       } else await this.check(given, request);
-      return dryRun(tried, sample, this.#options, caller, this.#registry.returning(key, tried, caller));
+      return dryRun(tried, sample, this.#options, caller, this.#returning(key, tried, caller));
     };
     return this.#checks.run(caller.name, run, { maxWaiting: MAX_WAITING_DRY_RUNS });
   }
@@ -401,14 +488,10 @@ export class Exchanges implements Service {
       if (exists) return key;
       try {
         const state = stopped ? { ...NEVER_CHANGED, stopped } : NEVER_CHANGED;
-        const stored = { declaration, owner: caller.name, ...state };
-        checkQueueLimits(declaration, this.#options);
-        await this.#registry.storeNew(key, declaration.src.ns, () =>
-          this.#put(this.#storeOf(declaration), key, stored, null),
-        );
+        await this.#storeNew(key, { declaration, owner: caller.name, ...state });
       } catch (error) {
         // Another node was first. The next attempt finds its definition.
-        if (isDefinitionConflict(error)) await this.#registry.read(this.#storeOf(declaration), key);
+        if (isDefinitionConflict(error)) await this.#caches.of(this.#storeOf(declaration)).read(key);
         throw error;
       }
       this.#logSelectors({ key, declaration, user: caller.name });
@@ -428,14 +511,42 @@ export class Exchanges implements Service {
     caller: Caller,
   ): Promise<{ readonly key: string; readonly exists: boolean }> {
     let key = wanted;
-    let [found] = await this.#registry.known(key);
+    let [found] = await this.#known(key);
     const isHidden = found !== undefined && !mayKnow(caller, found.definition);
     if (found !== undefined && isHidden && !declares(found.definition, declaration)) {
       key = scopedKey(wanted, declaration.src.ns);
-      [found] = await this.#registry.known(key);
+      [found] = await this.#known(key);
     }
     if (found !== undefined && !declares(found.definition, declaration)) throw existsAlready(idOf(key));
     return { key, exists: found !== undefined };
+  }
+
+  /** Stores a new exchange. It counts immediately, so that concurrent creates do not exceed the limit. */
+  async #storeNew(key: string, stored: StoredExchange): Promise<void> {
+    const { declaration } = stored;
+    const { ns } = declaration.src;
+    checkQueueLimits(declaration, this.#options);
+    this.#checkLimit(key, ns);
+    this.#creating.set(key, ns);
+    try {
+      await this.#put(this.#storeOf(declaration), key, stored, null);
+    } finally {
+      this.#creating.delete(key);
+    }
+  }
+
+  /** @throws QuaysideError `too-many-exchanges` if the namespace cannot have another exchange, with this key */
+  #checkLimit(key: string, ns: string): void {
+    const { maxExchanges } = this.#options.broker.namespace(ns);
+    const namespaces = new Map(this.#creating);
+    for (const { key: other, declaration } of this.#exchanges.values())
+      namespaces.set(other, declaration.src.ns);
+    const count = [...namespaces.values()].filter((one) => one === ns).length;
+    if (count < maxExchanges) return;
+    throw new QuaysideError(
+      'too-many-exchanges',
+      `Namespace ${ns} has ${count} exchanges, its limit is ${maxExchanges}; raise maxExchanges to add ${quote(idOf(key))}.`,
+    );
   }
 
   /** Applies `update` to the effective definition and stores the result. */
@@ -444,7 +555,7 @@ export class Exchanges implements Service {
     update: (stored: StoredExchange, definitions: Definitions) => StoredExchange,
   ): Promise<void> {
     return retryConflicts(async () => {
-      const [{ definitions, definition }] = await this.#registry.find(key);
+      const [{ definitions, definition }] = await this.#find(key);
       const stored = update(toStored(definition.value), definitions);
       await this.#put(definitions, key, stored, definition.version);
     });
@@ -463,7 +574,7 @@ export class Exchanges implements Service {
     const value = toValue(stored);
     try {
       const version = await definitions.put('exchange', key, value, expected);
-      this.#registry.wrote(definitions, { key, value, version });
+      this.#noted(definitions, key, { key, value, version });
     } finally {
       // Also after an error, as the write may have taken effect. `stopUnowned` has not seen this definition.
       if (stored.stopped !== true && lostOwner(stored, this.#options.owners) !== null)
@@ -478,7 +589,7 @@ export class Exchanges implements Service {
   async #storeConfigured(key: string, declaration: Declaration): Promise<void> {
     const home = this.#storeOf(declaration);
     const stored = await Promise.all(
-      this.#registry.stores().map(async (definitions) => ({
+      this.#stores().map(async (definitions) => ({
         definitions,
         definition: await definitions.get('exchange', key),
       })),
@@ -530,6 +641,129 @@ export class Exchanges implements Service {
   #storeOf({ src }: Declaration): Definitions {
     return this.#options.broker.namespace(src.ns).currentDefinitions;
   }
+
+  /** The stores of the given namespaces, or of all, in the order of the configuration. */
+  #stores(isWanted: (namespace: string) => boolean = () => true): Definitions[] {
+    const wanted = this.#options.broker.namespaces().filter(({ name }) => isWanted(name));
+    return [...new Set(wanted.map(({ definitions }) => definitions))];
+  }
+
+  /** Reads the definitions of an exchange from the stores that are known to have one; the effective one is first. */
+  async #known(key: string): Promise<Found[]> {
+    const found: Found[] = [];
+    for (const { definitions } of this.#cached(key)) {
+      const definition = await this.#caches.of(definitions).read(key);
+      if (definition !== null) found.push({ definitions, definition });
+    }
+    return found;
+  }
+
+  /**
+   * As `#known`, but if no store is known to define it, reads all stores concurrently, since another node may have just
+   * created it.
+   * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` if a store that may define it
+   * failed
+   */
+  async #find(key: string): Promise<[Found, ...Found[]]> {
+    const [first, ...others] = await this.#known(key);
+    if (first !== undefined) return [first, ...others];
+    const reading = this.#caches.read(key);
+    await reading.catch(() => {});
+    const [found, ...hidden] = this.#cached(key);
+    if (found !== undefined) return [found, ...hidden];
+    await reading;
+    throw notFound(key);
+  }
+
+  /** This node stored a definition, or with null deleted one. */
+  #noted(definitions: Definitions, key: string, definition: Definition | null): void {
+    this.#caches.of(definitions).note(key, definition);
+    this.#follow(definitions, key, definition);
+  }
+
+  /** The known definitions of an exchange; the effective one is first. */
+  #cached(key: string): Found[] {
+    return [...this.#caches].flatMap(([definitions, cache]) => {
+      const definition = cache.get(key);
+      return definition === null ? [] : [{ definitions, definition }];
+    });
+  }
+
+  /** Applies a change of a store's definition; null: it was deleted. */
+  #follow(changed: Definitions, key: string, definition: Definition | null): void {
+    const stores = [...this.#caches].map(([definitions]) => definitions);
+    const first = this.#cached(key)[0]?.definitions;
+    if (first !== undefined && stores.indexOf(first) < stores.indexOf(changed)) return;
+    if (definition === null) {
+      this.#drop(key);
+      if (first === undefined) return;
+      // A hidden definition takes effect after it is read again: it may have changed, or been deleted.
+      this.#caches.of(first).note(key, null);
+      this.#caches.of(first).readSoon(key);
+      return;
+    }
+    try {
+      const stored = toStored(definition.value);
+      const { ns } = stored.declaration.src;
+      if (!this.#options.broker.namespace(ns).isDefinedIn(changed)) {
+        throw new Error(
+          `Namespace ${quote(ns)} is in another engine on this node than on the one that stored the exchange.`,
+        );
+      }
+      this.#apply(key, stored);
+    } catch (error) {
+      this.#options.log.warn({ err: error, exchange: key }, 'a stored exchange cannot run on this node');
+    }
+  }
+
+  /** Creates, replaces, starts or stops an exchange as stored. @throws as the constructor of `Exchange` */
+  #apply(key: string, { declaration, owner, stopped, lastError }: StoredExchange): void {
+    if (this.#stopping !== null) return;
+    let exchange = this.#exchanges.get(key) ?? null;
+    if (exchange?.owner !== owner || !sameDeclaration(exchange.declaration, declaration)) {
+      const before = exchange;
+      this.#drop(key);
+      exchange = new Exchange(key, { declaration, owner }, before, this.#context);
+      this.#exchanges.set(key, exchange);
+      this.#graph = null;
+    }
+    const wasStopped = exchange.isStopStored;
+    exchange.state = { stopped, lastError };
+    if (stopped === true && !wasStopped) this.#stopLoops(exchange);
+    else if (stopped !== true && wasStopped && this.#isRunning) exchange.start();
+  }
+
+  /** Stops and forgets an exchange. */
+  #drop(key: string): void {
+    const exchange = this.#exchanges.get(key);
+    if (exchange === undefined) return;
+    this.#exchanges.delete(key);
+    this.#graph = null;
+    this.#stopLoops(exchange);
+  }
+
+  #stopLoops(exchange: Exchange): void {
+    const stopping = exchange.stop();
+    this.#stoppingLoops.add(stopping);
+    void stopping.finally(() => this.#stoppingLoops.delete(stopping));
+  }
+
+  #warnOfDifferences(caches: readonly DefinitionsCache[]): void {
+    for (const key of new Set(caches.flatMap((cache) => cache.keys()))) {
+      const values = caches
+        .flatMap((cache) => cache.get(key) ?? [])
+        .map(({ value }) => JSON.stringify(value));
+      if (new Set(values).size > 1) {
+        this.#options.log.warn({ exchange: key }, 'two engines define this exchange; the first counts');
+      }
+    }
+  }
+}
+
+export function notFound(key: string): QuaysideError {
+  return new QuaysideError('exchange-not-found', `no such exchange [${idOf(key)}]`, {
+    extra: { id: idOf(key) },
+  });
 }
 
 function passes(check: CheckChange, declaration: Declaration): boolean {

@@ -33,11 +33,7 @@ const MAX_PENDING = 1000;
 const NOTHING = { matched: 0, skipped: 0, failed: 0 };
 
 /** The record as the caller may see it. */
-export function exchangeRecord(
-  exchange: Exchange,
-  loops: LoopIds,
-  caller: Caller,
-): ExchangeRecord {
+export function exchangeRecord(exchange: Exchange, loops: LoopIds, caller: Caller): ExchangeRecord {
   const { declaration, counters } = exchange;
   const { src, dst, consumer } = declaration;
   const { totals } = counters;

@@ -239,7 +239,11 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'inserts into a bounded queue wake no consumer',
     suite: 'options of queues',
-    edits: edit('broker/queue.ts', '      this.#wakeFor(elements);', '      if (bound === null) this.#wakeFor(elements);'),
+    edits: edit(
+      'broker/queue.ts',
+      '      this.#wakeFor(elements);',
+      '      if (bound === null) this.#wakeFor(elements);',
+    ),
   },
   {
     name: 'timers use this machine’s clock instead of the engine’s',

@@ -137,7 +137,9 @@ export const browseRoutes: readonly Route[] = [
       call.front.limits.listInTurn(call, async () => {
         const queues = call
           .namespacesWith('browse', ns)
-          .flatMap((namespace) => namespace.options.deadLetterQueues.map((name): Queue => namespace.visit(name)));
+          .flatMap((namespace) =>
+            namespace.options.deadLetterQueues.map((name): Queue => namespace.visit(name)),
+          );
         const summarized = queues.slice(0, MAX_DEAD_LETTER_QUEUES);
         const { summaries, unavailable } = await summarizeDeadLetters(summarized, call.front.parts.clock);
         const complete = summaries.length === queues.length;

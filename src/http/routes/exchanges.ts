@@ -10,7 +10,7 @@ import {
   versionOf,
 } from '../../exchange/declaration.ts';
 import { ExchangeTrialRequest, toSample } from '../../exchange/dry-run.ts';
-import { notFound } from '../../exchange/registry.ts';
+import { notFound } from '../../exchange/exchanges.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { parse } from '../../model/members.ts';
 import { checkName } from '../../model/names.ts';
