@@ -105,10 +105,11 @@ export class Broker implements Service {
   async start(): Promise<void> {
     // Resume migrations before anything is stored: inserts must not go to an engine that their namespace is leaving.
     await Promise.all(this.namespaces().map((namespace) => this.#resumeMigration(namespace)));
+    await Promise.all(this.namespaces().map((namespace) => namespace.start()));
     const { pauseFlags, queueOptions } = this.#shared;
     for (const caches of [pauseFlags, queueOptions]) caches.start();
     await Promise.all([pauseFlags.reload(), queueOptions.reload()]);
-    await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.start()));
+    await Promise.all(this.namespaces().map((namespace) => namespace.startRereads()));
     await Promise.all([...this.#engines.values()].map(({ sweeper }) => sweeper.sweep()));
   }
 

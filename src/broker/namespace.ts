@@ -135,8 +135,8 @@ export class Namespace {
   readonly #waitQueues = new Map<string, Map<GroupName, WaitQueue>>();
   /** Names that the engine knows: the first use of another one is recognized, and counts against `maxQueues`. */
   #known = new Set<string>();
-  /** Whether the names were read: a name that is not known is then that of a new queue. */
-  #hasNames = false;
+  /** Whether names are read for the first time. Until then, a queue that is not known need not be new. */
+  #isStarting = false;
   /** Known names whose queues are only being created, by a call that may fail. */
   readonly #assumed = new Set<string>();
   /** Per reload in progress, which queues began or ceased to exist since it started: its result may be older. */
@@ -228,11 +228,16 @@ export class Namespace {
     this.permits = permits;
   }
 
-  /** Called once, before the first request, when pause flags and options have been read. */
+  /** Called once, before pause flags and options are read. */
   async start(): Promise<void> {
+    this.#isStarting = true;
     this.cluster.start();
     if (this.isShared) await this.cluster.claimVariant();
     await Promise.all([this.#readNames(), this.capacity?.start()]);
+  }
+
+  /** Called once, after that, and before the first request: declares options, and reads names again from now on. */
+  async startRereads(): Promise<void> {
     await this.#declareStored();
     const reread = async (): Promise<void> => {
       await this.#readNames().catch((error: unknown) =>
@@ -284,7 +289,6 @@ export class Namespace {
       for (let from = 0; from < all.length; from += MAX_DECLARED) {
         const queues = all.slice(from, from + MAX_DECLARED).map(({ key }) => queueOfDefinition(key));
         await this.storage.declare(queues, options);
-        for (const queue of queues) this.noteStored(queue);
       }
     }
     if (given.length === 0) return;
@@ -306,7 +310,7 @@ export class Namespace {
     this.#reloads.add(news);
     try {
       this.#known = new Set(await this.storage.queues(this.name));
-      this.#hasNames = true;
+      this.#isStarting = false;
       for (const [name, exists] of news) {
         if (exists) this.#known.add(name);
         else this.#known.delete(name);
@@ -422,7 +426,7 @@ export class Namespace {
     for (const news of this.#reloads) news.set(name, true);
     if (this.#known.has(name)) return;
     this.#known.add(name);
-    if (!this.#hasNames) return;
+    if (this.#isStarting) return;
     this.#elementBytes.set(name, this.#elementBytes.get(name) ?? 0);
     this.activity.noteNew(name);
   }
