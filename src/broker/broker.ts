@@ -106,6 +106,7 @@ export class Broker implements Service {
     // Resume migrations before anything is stored: inserts must not go to an engine that their namespace is leaving.
     await Promise.all(this.namespaces().map((namespace) => this.#resumeMigration(namespace)));
     await Promise.all(this.namespaces().map((namespace) => namespace.start()));
+    if (this.#stopping !== null) return;
     const { pauseFlags, queueOptions } = this.#shared;
     for (const caches of [pauseFlags, queueOptions]) caches.start();
     await Promise.all([pauseFlags.reload(), queueOptions.reload()]);
