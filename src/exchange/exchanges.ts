@@ -403,6 +403,7 @@ export class Exchanges implements Service {
       await this.#changes.run(key, () => this.#update(key, stop));
     } catch (error) {
       if (!(error instanceof QuaysideError && error.code === 'exchange-not-found')) throw error;
+      return null;
     }
     return lastError;
   }
