@@ -120,24 +120,23 @@ export class Capacity {
    * @throws as `admit`
    */
   admitAmount<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
-    if (!this.#isStarted) return this.start().then(() => this.#admit(amount, store));
+    const reading = this.#readFor(amount);
+    return reading === null ? this.#admit(amount, store) : reading.then(() => this.#admit(amount, store));
+  }
+
+  /** Returns the reads of usage that must end before it decides about this amount; null: none. */
+  #readFor(amount: Amount): Promise<unknown> | null {
+    if (!this.#isStarted) return this.start();
     const isFull = !this.#fits(amount);
     const readFrom = isFull ? this.#readAgainFrom : this.#readFrom;
     if (this.#clock.monotonic() >= readFrom && this.#reading === null) this.#read().catch(() => {});
     const waits =
       this.#source.waitsForRead || (isFull && (this.#readMs <= SHORT_READ_MS || this.#mustReadAgain));
-    if (waits && this.#reading !== null) {
-      const admit = (): Promise<T> => this.#admitByFreshUsage(amount, store, this.#reading);
-      return this.#reading.then(admit, admit);
-    }
-    return this.#admitByFreshUsage(amount, store, null);
-  }
-
-  /** @param joined a read that began after the call did; null: there is none */
-  #admitByFreshUsage<T>(amount: Amount, store: () => Promise<T>, joined: Promise<void> | null): Promise<T> {
-    const reading = this.#fits(amount) ? null : (joined ?? this.#readIfOutdated());
-    const admit = (): Promise<T> => this.#admit(amount, store);
-    return reading === null ? admit() : reading.then(admit);
+    if (!waits || this.#reading === null) return isFull ? this.#readIfOutdated() : null;
+    // That read may have begun before elements were removed.
+    const next = (): Promise<void> | null =>
+      this.#fits(amount) ? null : (this.#reading ?? this.#readIfOutdated());
+    return this.#reading.then(next, next);
   }
 
   #readIfOutdated(): Promise<void> | null {
