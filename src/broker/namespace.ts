@@ -451,36 +451,30 @@ export class Namespace {
     if (this.#known.has(name)) this.#elementBytes.set(name, Math.max(bytes, (expected ?? 0) / 2));
   }
 
-  /** Notes a queue that an insert is creating. It counts immediately: concurrent inserts must not exceed the limit. */
+  /** Notes a queue that a call is creating. It counts immediately: concurrent inserts must not exceed the limit. */
   noteStoring(key: QueueKey, storing: Promise<unknown>): void {
     if (this.#known.has(key.name)) return;
     this.noteStored(key);
     this.#assumed.add(key.name);
     storing.catch((error: unknown) => {
-      if (!isUnknownOutcome(error)) this.#forgetAssumed(key.name);
+      // Another call may have created it.
+      if (!isUnknownOutcome(error) && this.#assumed.has(key.name)) this.#forget(key.name);
     });
-  }
-
-  /** A call that should have created a queue failed. Another one may have created it. */
-  #forgetAssumed(name: string): void {
-    if (this.#assumed.has(name)) this.#forget(name);
   }
 
   /** Declares a queue for which a consumer waits, as such a queue exists, too. */
   noteUse(key: QueueKey): void {
     if (this.#known.has(key.name)) return;
-    this.noteStored(key);
-    this.#assumed.add(key.name);
-    this.storage.declare([key]).then(
+    const declaring = this.storage.declare([key]);
+    this.noteStoring(key, declaring);
+    declaring.then(
       () => {
         // Unless it was deleted since.
         if (this.#assumed.has(key.name)) this.noteStored(key);
         this.announce(key, 0);
       },
-      (error: unknown) => {
-        this.#forgetAssumed(key.name);
-        this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again');
-      },
+      (error: unknown) =>
+        this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again'),
     );
   }
 
