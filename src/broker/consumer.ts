@@ -64,8 +64,8 @@ export interface Claim {
  * States, and what changes them:
  * - `watching`: it is only notified of elements; its claim takes when there are enough. Entered by `WaitQueue.watch`.
  * - `waiting`: in its wait queue. Entered by joining, and again after a match that had nothing for it.
- * - `taking`: a take that may serve it is in flight; it keeps its place. Entered by a match. A timeout that fires now is
- *   only noted, since an element may already be on its way to it.
+ * - `taking`: a take that may serve it is in flight; it keeps its place. Entered by a match. A timeout that fires now
+ *   is only noted, since an element may already be on its way to it.
  * - `gone`: served, ended or left. Final; elements that still arrive for it go to another consumer, or are returned.
  */
 export class Consumer {

@@ -106,7 +106,7 @@ export class Queue {
   readonly namespace: Namespace;
   #settings: QueueSettings | null = null;
   #settingsVersion = -1;
-  /** The signal of the last insert, for engines that publish it in the same round trip, and the groups that it names. */
+  /** The signal of the last insert, for engines that publish it in the same round trip, and the groups in it. */
   #last: { readonly signal: ReadySignal; readonly named: string } | null = null;
 
   constructor(namespace: Namespace, key: QueueKey) {

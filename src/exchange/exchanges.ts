@@ -79,9 +79,9 @@ const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
  * stores define one key, the first in the order of the configuration is effective, and the others are hidden. Two
  * engines may share a store, and then have the same definitions.
  *
- * Changes of one exchange are serialized. No operation waits for an engine that it does not need. Users name an exchange
- * by its id. The methods take the key under which it is stored; `keyOf` finds the key of an id, see `scopedKey`. Only
- * `create` takes an id, since it chooses the key.
+ * Changes of one exchange are serialized. No operation waits for an engine that it does not need. Users name an
+ * exchange by its id. The methods take the key under which it is stored; `keyOf` finds the key of an id, see
+ * `scopedKey`. Only `create` takes an id, since it chooses the key.
  */
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
