@@ -103,7 +103,7 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
   const overviews = new Map(exchanges.overview().map((overview) => [overview.key, overview]));
   const storedExchanges = exchanges.visible(NODE).flatMap(([id, key]) => {
     const overview = overviews.get(key);
-    return overview === undefined || exchanges.isConfigured(key) ? [] : [{ id, ...overview }];
+    return overview === undefined || exchanges.isConfigured(key) ? [] : [{ id, overview }];
   });
   const queues: Record<string, Record<string, DocumentQueue>> = {};
   for (const namespace of broker.namespaces()) {
@@ -119,9 +119,9 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
   }
   return {
     exchanges: Object.fromEntries(
-      storedExchanges.map(({ id, declaration, isStopStored }) => [
+      storedExchanges.map(({ id, overview }) => [
         id,
-        { ...declaration, stopped: isStopStored },
+        { ...overview.declaration, stopped: overview.isStopStored },
       ]),
     ),
     queues,
