@@ -7,7 +7,6 @@ import type { RightHolder, SessionConsumer } from './consumer.ts';
 import { Destinations, type ParseDestination } from './destinations.ts';
 import { HeartBeat, MAX_SILENT_INTERVALS } from './heart-beat.ts';
 import { PendingWork } from './pending-work.ts';
-import { PageTurns } from './queue-browser.ts';
 import type { NewConnection, SessionCounts, SessionServer } from './server.ts';
 import type { ClientSocket, SocketWriter, WriterOptions } from './socket-writer.ts';
 
@@ -79,11 +78,14 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   readonly counts: SessionCounts;
   readonly origin: Pick<SessionInfo, 'protocol' | 'address'>;
   readonly work = new PendingWork(() => this.#workChanged());
-  /** The order in which the session's browsers read their pages. */
-  readonly pageTurns = new PageTurns();
+  /**
+   * Whether one of the session's browsers reads a page. The others wait: all elements of a page are in memory, and its
+   * size depends on the capacity that earlier pages left.
+   */
+  isReadingPage = false;
   readonly inserts = new InsertBatcher<InsertReply>(this);
   readonly settles = new SettleBatcher<SettleReply>(this);
-  /** Consumers that have not stopped. */
+  /** Consumers that have not stopped, in the order in which they are filled. */
   readonly consumers = new Set<SessionConsumer>();
   /**
    * How many consumers are filled together, and so divide what the session may send. Without it, 64 consumers of
@@ -209,6 +211,13 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /** Fills a consumer at the end of this turn. */
   planFill(consumer: SessionConsumer): void {
     this.#toFill.add(consumer);
+  }
+
+  /** Call when a browser has shown its page. Its next turn comes after those of the other browsers. */
+  endPage(browser: SessionConsumer): void {
+    this.isReadingPage = false;
+    if (this.consumers.delete(browser)) this.consumers.add(browser);
+    this.#fill(this.consumers);
   }
 
   /** Sends the inserts and settlements of this turn to the engine, and fills consumers with free places. */

@@ -11,9 +11,9 @@ const STATES: readonly DeliveryState[] = ['ready'];
 
 /**
  * Shows the ready elements of a queue to a client in delivery order, and changes nothing: a STOMP subscription with
- * `browser:true`, or an AMQP link whose source has the distribution mode `copy`. It reads one page at a time, while the
- * client has capacity and no other browser of the session is reading. At the end of the queue it stops until
- * `refresh` is called.
+ * `browser:true`, or an AMQP link whose source has the distribution mode `copy`. The browsers of a session read pages
+ * in turn, one page at a time, while the client has capacity. At the end of the queue a browser stops until `refresh`
+ * is called.
  *
  * A protocol implements `free`, how many elements the client accepts now, and `show`, which writes one.
  */
@@ -39,15 +39,12 @@ export abstract class QueueBrowser<
   /** Shows more elements if the client has capacity. */
   override fill(): void {
     if (this.#isReading || this.isStopped) return;
-    const { pageTurns, writer, isFull } = this.session;
-    if (this.#isAtEnd || this.free <= 0) {
-      pageTurns.skip(this);
-      this.onIdle(this.#isAtEnd);
-      return;
+    const { session, free } = this;
+    const { writer } = session;
+    if (this.#isAtEnd || free <= 0) this.onIdle(this.#isAtEnd);
+    else if (!session.isReadingPage && !session.isFull && writer.capacity > 0) {
+      void this.#read(Math.min(free, MAX_TAKE, this.fittingCount(writer.capacity)), this.maxBytes);
     }
-    if (!pageTurns.isNext(this) || writer.capacity <= 0 || isFull) return;
-    pageTurns.startPage(this);
-    void this.#read(Math.min(this.free, MAX_TAKE, this.fittingCount(writer.capacity)), this.maxBytes);
   }
 
   /** Browsers read one after the other. */
@@ -67,27 +64,26 @@ export abstract class QueueBrowser<
   }
 
   protected override onStop(): Promise<unknown> {
-    this.session.pageTurns.remove(this);
     return Promise.resolve(null);
   }
 
   async #read(limit: number, maxBytes: number): Promise<void> {
     const { session, queue, group } = this;
     this.#isReading = true;
+    session.isReadingPage = true;
     session.work.begin(1, 0);
     // Bodies that the user may not see are empty.
     const bodies = session.destinations.maySeeBodies(this.namespace.name);
     try {
       const options = { states: STATES, group, after: this.#cursor, limit, bodies };
       const page = await queue.scan({ ...options, user: session.owner });
-      this.#isReading = false;
       session.guard(() => this.#showAll(page, maxBytes));
     } catch (error) {
-      this.#isReading = false;
       if (!this.isStopped) session.guard(() => this.fail(error));
     } finally {
+      this.#isReading = false;
+      session.endPage(this);
       session.work.end(1, 0);
-      session.guard(() => session.pageTurns.finishPage());
     }
   }
 
@@ -108,53 +104,5 @@ export abstract class QueueBrowser<
       else this.#cursor = next;
     }
     this.#isRefreshDue = false;
-    this.fill();
-  }
-}
-
-/**
- * Lets the browsers of a session read their pages in turn, one at a time: all elements of a page are in memory, and the
- * size of each page depends on the capacity that earlier pages left.
- */
-export class PageTurns {
-  /** Browsers in the order of their turns. A browser keeps its place while the client has no capacity. */
-  readonly #waiting = new Set<QueueBrowser>();
-  #isReading = false;
-
-  /**
-   * Appends the browser to the order unless it has a place.
-   * @returns whether it may read a page now; if not, its `fill` is called later
-   */
-  isNext(browser: QueueBrowser): boolean {
-    this.#waiting.add(browser);
-    const [first] = this.#waiting;
-    return first === browser && !this.#isReading;
-  }
-
-  /** Call when the next browser starts to read a page. */
-  startPage(browser: QueueBrowser): void {
-    this.#waiting.delete(browser);
-    this.#isReading = true;
-  }
-
-  /** Call when the page was shown as far as the capacity allows. */
-  finishPage(): void {
-    this.#isReading = false;
-    this.#callNext();
-  }
-
-  /** Gives up the place of a browser that wants no page now. */
-  skip(browser: QueueBrowser): void {
-    if (this.#waiting.delete(browser) && !this.#isReading) this.#callNext();
-  }
-
-  /** Removes a browser that has stopped. */
-  remove(browser: QueueBrowser): void {
-    this.#waiting.delete(browser);
-  }
-
-  #callNext(): void {
-    const [first] = this.#waiting;
-    first?.fill();
   }
 }
