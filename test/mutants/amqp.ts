@@ -89,28 +89,6 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('links.ts', 'this.endpoint.grant(this.#settledCount);', ''),
   },
   {
-    name: 'an old disposition settles the delivery that took its place',
-    suite: 'AMQP deliveries',
-    // Either check alone prevents it.
-    edits: [
-      ...edit('core/unsettled.ts', 'if ((id - this.oldestId) >>> 0 >= this.span) return undefined;', ''),
-      ...edit(
-        'core/session.ts',
-        'const from = serialDifference(oldest, first) > 0 ? oldest : first;',
-        'const from = first;',
-      ),
-    ],
-  },
-  {
-    name: 'a disposition of a delivery that was sent settled settles an older one',
-    suite: 'AMQP deliveries',
-    edits: edit(
-      'core/unsettled.ts',
-      '    while (this.span > this.#ring.length) this.#grow();\n    this.#ring[id & (this.#ring.length - 1)] = delivery;',
-      '    while (delivery !== undefined && this.span > this.#ring.length) this.#grow();\n    if (delivery !== undefined) this.#ring[id & (this.#ring.length - 1)] = delivery;',
-    ),
-  },
-  {
     name: 'ids of the session are not serial numbers',
     suite: 'AMQP deliveries',
     edits: edit('core/serial.ts', '  return (a - b) | 0;', '  return a - b;'),

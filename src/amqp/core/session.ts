@@ -16,7 +16,6 @@ import {
 import type { AmqpDeliveryState, Endpoint, SenderEndpoint } from './link.ts';
 import { type AmqpError, invalidField, ProtocolError } from './protocol-error.ts';
 import { serialAfter, serialDifference } from './serial.ts';
-import { UnsettledDeliveries } from './unsettled.ts';
 
 /** The fields of a flow that describe a link. */
 export interface LinkFlow {
@@ -113,7 +112,10 @@ export class SessionEndpoint {
   #nextOutgoingId: number;
   #remoteWindow: number;
   #hasSent = false;
-  readonly #sent: UnsettledDeliveries<SentDelivery>;
+  /** The deliveries from the oldest unsettled one to the newest; undefined: settled. */
+  readonly #sent: (SentDelivery | undefined)[] = [];
+  /** The id of the first delivery in `#sent`, or of the next one. */
+  #oldestSentId: number;
   /** Deliveries in the queue that have no id yet. */
   #unnumbered = 0;
   readonly #queue = new Fifo<QueuedFrame>();
@@ -139,7 +141,7 @@ export class SessionEndpoint {
     this.#remoteWindow = fields.remoteWindow;
     this.#firstOutgoingId = fields.firstId;
     this.#nextOutgoingId = fields.firstId;
-    this.#sent = new UnsettledDeliveries(fields.firstId);
+    this.#oldestSentId = fields.firstId;
     const begin = frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.begin, () => {
       writer.ushort(this.peerChannel);
       writer.uint(this.#nextOutgoingId);
@@ -152,7 +154,7 @@ export class SessionEndpoint {
 
   /** How many more deliveries may be sent before the oldest one is settled. */
   get available(): number {
-    return WINDOW - this.#unnumbered - this.#sent.span;
+    return WINDOW - this.#unnumbered - this.#sent.length;
   }
 
   /** How many deliveries can be sent now without waiting for the client's window. */
@@ -314,7 +316,8 @@ export class SessionEndpoint {
    * @param isPeerReceiver whether it is about deliveries that were sent to the client
    */
   checkRange(isPeerReceiver: boolean, first: number, last: number): void {
-    const newest = ((isPeerReceiver ? this.#sent.nextId : Math.max(0, this.#nextPeerDeliveryId)) - 1) >>> 0;
+    const next = isPeerReceiver ? this.#nextSentId : Math.max(0, this.#nextPeerDeliveryId);
+    const newest = (next - 1) >>> 0;
     if (serialDifference(last, first) < 0) {
       throw invalidField(`A disposition is from ${first} to ${last}. last must not be lower than first.`);
     }
@@ -327,11 +330,11 @@ export class SessionEndpoint {
 
   /** Applies a client's disposition of deliveries that were sent to it. Skips settled ones. */
   disposition(first: number, last: number, state: AmqpDeliveryState, isSettled: boolean): void {
-    const oldest = this.#sent.oldestId;
+    const oldest = this.#oldestSentId;
     if (serialDifference(last, oldest) < 0) return;
     const from = serialDifference(oldest, first) > 0 ? oldest : first;
     for (let id = from; ; id = serialAfter(id)) {
-      const delivery = this.#sent.get(id);
+      const delivery = this.#sentWith(id);
       if (delivery !== undefined) {
         if (isSettled) this.#forget(delivery);
         delivery.endpoint.handler?.onDisposition(delivery, state, isSettled);
@@ -343,7 +346,7 @@ export class SessionEndpoint {
 
   /** Settles a delivery and sends the disposition, unless the client has settled it. */
   settleSent(delivery: SentDelivery): void {
-    if (this.isOver || this.#sent.get(delivery.id) !== delivery) return;
+    if (this.isOver || this.#sentWith(delivery.id) !== delivery) return;
     this.#forget(delivery);
     this.#settle(false, delivery.id, null);
     this.#connection.host.onSessionCapacity(this);
@@ -351,9 +354,8 @@ export class SessionEndpoint {
 
   /** Drops the queued frames of a link that has ended, and its unsettled deliveries unless they are kept. */
   dropSent(endpoint: SenderEndpoint, keepsUnsettled: boolean): void {
-    for (let id = this.#sent.oldestId; !keepsUnsettled && endpoint.unsettledCount > 0; id = serialAfter(id)) {
-      const delivery = this.#sent.get(id);
-      if (delivery?.endpoint === endpoint) this.#forget(delivery);
+    if (!keepsUnsettled && endpoint.unsettledCount > 0) {
+      for (const delivery of [...this.#sent]) if (delivery?.endpoint === endpoint) this.#forget(delivery);
     }
     if (this.#queue.length > 0) {
       for (const waiting of this.#queue.clear()) {
@@ -440,15 +442,35 @@ export class SessionEndpoint {
   /** Assigns the next id to a delivery. */
   #assignId(delivery: SentDelivery): void {
     const { endpoint, isSettled } = delivery;
-    delivery.id = this.#sent.add(isSettled ? undefined : delivery);
+    delivery.id = this.#nextSentId;
+    this.#sent.push(isSettled ? undefined : delivery);
     this.#unnumbered -= 1;
     this.#hasSent = true;
-    if (!isSettled) endpoint.unsettledCount += 1;
+    if (isSettled) this.#dropSettled();
+    else endpoint.unsettledCount += 1;
+  }
+
+  get #nextSentId(): number {
+    return serialAfter(this.#oldestSentId, this.#sent.length);
+  }
+
+  /** The unsettled delivery with this id; undefined if there is none. */
+  #sentWith(id: number): SentDelivery | undefined {
+    return this.#sent[(id - this.#oldestSentId) >>> 0];
   }
 
   #forget({ id, endpoint }: SentDelivery): void {
     endpoint.unsettledCount -= 1;
-    this.#sent.delete(id);
+    this.#sent[(id - this.#oldestSentId) >>> 0] = undefined;
+    this.#dropSettled();
+  }
+
+  /** Drops settled deliveries up to the oldest unsettled one. */
+  #dropSettled(): void {
+    while (this.#sent.length > 0 && this.#sent[0] === undefined) {
+      this.#sent.shift();
+      this.#oldestSentId = serialAfter(this.#oldestSentId);
+    }
   }
 
   // Settlements, of which several may share a disposition.
