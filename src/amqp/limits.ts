@@ -7,11 +7,14 @@ export const AMQP_LIMITS = {
   loginBytes: 4096,
   /** `max-frame-size` of this server's `open`. */
   frameBytes: 131_072,
-  /** `channel-max`: the highest channel number; a channel has one session. */
-  channelMax: 255,
+  /**
+   * `channel-max`: the highest channel number; a channel has one session. All sessions of a connection together may
+   * have 262,144 unsettled deliveries, which take 500 bytes of memory each until the client settles them.
+   */
+  channelMax: 127,
   /** `handle-max` of each session: the highest handle; a handle has one link. */
   handleMax: 255,
-  /** Unsettled deliveries of a session, in each direction. A power of two, since the ring of sent ones grows to it. */
+  /** Unsettled deliveries of a session, in each direction. */
   unsettled: 2048,
   /** Bytes of a link's name. */
   nameBytes: 512,
