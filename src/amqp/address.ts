@@ -1,5 +1,6 @@
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { checkName } from '../model/names.ts';
+import type { QueueKey } from '../model/names.ts';
+import { decodeNames, decodePart, invalidDestination } from '../session/destinations.ts';
 import { parseGroup, parseMilliseconds } from '../session/values.ts';
 import { quoteBytes } from '../util/byte-string.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
@@ -72,9 +73,7 @@ export function notSupported(parameter: string, message: string): QuaysideError 
 }
 
 /** The parts of an address. */
-interface QueueAddress {
-  readonly ns: string;
-  readonly name: string;
+interface QueueAddress extends QueueKey {
   /** Streams only: the group to read as; null if none is given. */
   readonly group: string | null;
   /** Lease of each reservation, ms; null: leases are extended while the link lives. */
@@ -94,15 +93,13 @@ const AUTHORITY = /^amqps?:\/\/[^/?#]*/i;
 export function parseAddress(text: string): QueueAddress {
   const [, ns, name, options] = ADDRESS.exec(withoutAuthority(text)) ?? [];
   if (ns === undefined || name === undefined) {
-    throw invalidAddress(
-      `The address ${quote(maskUrl(text))} does not name a queue. Use <namespace>/<queue>, with a / or ? within a name as %2F or %3F.`,
+    const allowed = 'Use <namespace>/<queue>, with a / or ? within a name as %2F or %3F.';
+    throw invalidDestination(
+      `The address ${quote(maskUrl(text))} does not name a queue. ${allowed}`,
+      'address',
     );
   }
-  return {
-    ns: checkName('namespace', decodePart(ns), 'address'),
-    name: checkName('queue', decodePart(name), 'address'),
-    ...readOptions(options ?? ''),
-  };
+  return { ...decodeNames(ns, name, 'address'), ...readOptions(options ?? '') };
 }
 
 /** The address without the scheme and host of a URL; unchanged if it is not a URL. */
@@ -124,25 +121,13 @@ function readOptions(text: string): { group: string | null; leaseMs: number | nu
     }
     if (options.has(name))
       throw invalidParameter('address', `The option ${name} of an address is given twice. Allowed: once.`);
-    options.set(name, decodePart(values.join('=')));
+    options.set(name, decodePart(values.join('='), 'address'));
   }
   const group = options.get('group') ?? null;
   return {
     group: group === null ? null : parseGroup('group', Buffer.from(group).toString('latin1')),
     leaseMs: parseMilliseconds('lease', options.get('lease') ?? null, 1, null),
   };
-}
-
-function decodePart(part: string): string {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    throw invalidAddress(`${quote(part)} in the address is not percent-encoded UTF-8. Write % as %25.`);
-  }
-}
-
-function invalidAddress(message: string): QuaysideError {
-  return new QuaysideError('invalid-name', message, { parameter: 'address' });
 }
 
 /** @throws QuaysideError `not-supported` if a source or target requests a dynamically created queue */

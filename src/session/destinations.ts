@@ -2,8 +2,11 @@ import { checkRight, type User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { checkName, type QueueKey } from '../model/names.ts';
 import type { Right } from '../model/rights.ts';
 import { ownString } from '../util/own-bytes.ts';
+import { quote } from '../util/quote.ts';
 
 /** The queue that a destination names. */
 export interface Destination {
@@ -12,7 +15,7 @@ export interface Destination {
 }
 
 /** Parses a destination. @throws QuaysideError `invalid-name` */
-export type ParseDestination = (text: string) => { readonly ns: string; readonly name: string };
+export type ParseDestination = (text: string) => QueueKey;
 
 /** The cache is cleared when it holds this many destinations. */
 const MAX_CACHED = 100;
@@ -60,4 +63,30 @@ export class Destinations {
   check(right: Right, ns: string): void {
     checkRight(this.#user, right, ns);
   }
+}
+
+/**
+ * Decodes the names in a destination.
+ * @param parameter how the protocol calls it
+ * @throws QuaysideError `invalid-name`
+ */
+export function decodeNames(ns: string, name: string, parameter: string): QueueKey {
+  return {
+    ns: checkName('namespace', decodePart(ns, parameter), parameter),
+    name: checkName('queue', decodePart(name, parameter), parameter),
+  };
+}
+
+/** Decodes a part of a destination. @throws QuaysideError `invalid-name` */
+export function decodePart(part: string, parameter: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    const message = `${quote(part)} in the ${parameter} is not percent-encoded UTF-8. Write % as %25.`;
+    throw invalidDestination(message, parameter);
+  }
+}
+
+export function invalidDestination(message: string, parameter: string): QuaysideError {
+  return new QuaysideError('invalid-name', message, { parameter });
 }

@@ -1,7 +1,8 @@
 import type { User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { checkName } from '../model/names.ts';
+import type { QueueKey } from '../model/names.ts';
 import { ClientSession, FINISH_MS, PAUSE } from '../session/client-session.ts';
+import { decodeNames, invalidDestination } from '../session/destinations.ts';
 import { authenticate, type ClientCertificate, type Credentials, loginCertified } from '../session/login.ts';
 import { returnOutstanding } from '../session/outstanding.ts';
 import { type NewConnection, type SessionDependencies, SessionServer } from '../session/server.ts';
@@ -11,7 +12,9 @@ import {
   type WriteObserver,
   type WriterOptions,
 } from '../session/socket-writer.ts';
-import { fromByteString, quoteBytes } from '../util/byte-string.ts';
+import { decodeText } from '../session/values.ts';
+import { quoteBytes } from '../util/byte-string.ts';
+import { quote } from '../util/quote.ts';
 import { JOINED_BYTES } from '../util/sockets.ts';
 import {
   frameText,
@@ -288,34 +291,16 @@ function highestCommonVersion(accepted: string): Version | null {
 
 const DESTINATION = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;
 
-/** The names of `/q/<namespace>/<queue>`, each percent-decoded. @throws QuaysideError `invalid-name` */
-function parseDestination(bytes: string): { ns: string; name: string } {
-  const [, ns, name] = DESTINATION.exec(bytes) ?? [];
-  if (ns === undefined || name === undefined) {
-    throw invalidDestination(
-      `The destination ${quoteBytes(bytes)} does not name a queue. Use /q/<namespace>/<queue>, with a / within a name as %2F.`,
-    );
-  }
-  return {
-    ns: checkName('namespace', decodePart(ns), 'destination'),
-    name: checkName('queue', decodePart(name), 'destination'),
-  };
-}
-
-function decodePart(part: string): string {
-  const text = fromByteString(part);
-  try {
-    if (text !== null) return decodeURIComponent(text);
-  } catch {
-    // Throws below, as for bytes that are not UTF-8.
-  }
-  throw invalidDestination(
-    `${quoteBytes(part)} in the destination is not percent-encoded UTF-8. Write % as %25.`,
-  );
-}
-
-function invalidDestination(message: string): QuaysideError {
-  return new QuaysideError('invalid-name', message, { parameter: 'destination' });
+/**
+ * The names of `/q/<namespace>/<queue>`, each percent-encoded.
+ * @throws QuaysideError `invalid-name`, `invalid-parameter`
+ */
+function parseDestination(bytes: string): QueueKey {
+  const text = decodeText('destination', bytes);
+  const [, ns, name] = DESTINATION.exec(text) ?? [];
+  if (ns !== undefined && name !== undefined) return decodeNames(ns, name, 'destination');
+  const allowed = 'Use /q/<namespace>/<queue>, with a / within a name as %2F.';
+  throw invalidDestination(`The destination ${quote(text)} does not name a queue. ${allowed}`, 'destination');
 }
 
 /** Writes the frames of one STOMP connection. */
