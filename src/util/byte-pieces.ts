@@ -3,11 +3,12 @@
  * the size of the pieces: 1 MiB received in chunks of one byte took more than 200 MiB.
  */
 const SMALL_BYTES = 4096;
-const FIRST_BYTES = 4096;
+/** Initial size of a growing buffer. */
+const FIRST_BYTES = 128;
 
 /**
- * Accumulates bytes that arrive in pieces, in about twice their size, but at least 4 KiB. Large pieces are stored as
- * they are, and copied only when all are joined.
+ * Accumulates bytes that arrive in pieces, in about twice their size. Large pieces are stored as they are, and copied
+ * only when all are joined.
  */
 export class BytePieces {
   #pieces: Buffer[] = [];
@@ -47,11 +48,13 @@ export class BytePieces {
 
 /** Bytes in one buffer that grows with its content, never to the size that a length header announces. */
 export class GrowingBytes {
-  #bytes: Buffer;
+  readonly #maxBytes: number;
+  #bytes: Buffer = Buffer.alloc(0);
   #length = 0;
 
-  constructor(first: Uint8Array) {
-    this.#bytes = Buffer.allocUnsafeSlow(Math.max(FIRST_BYTES, 2 * first.length));
+  /** @param maxBytes the buffer is not larger, unless its content is */
+  constructor(first: Uint8Array, maxBytes = Number.POSITIVE_INFINITY) {
+    this.#maxBytes = maxBytes;
     this.append(first);
   }
 
@@ -62,7 +65,8 @@ export class GrowingBytes {
   append(piece: Uint8Array): void {
     const length = this.#length + piece.length;
     if (length > this.#bytes.length) {
-      const larger = Buffer.allocUnsafeSlow(Math.max(length, 2 * this.#bytes.length));
+      const capacity = Math.min(this.#maxBytes, Math.max(FIRST_BYTES, 2 * length));
+      const larger = Buffer.allocUnsafeSlow(Math.max(length, capacity));
       larger.set(this.#bytes.subarray(0, this.#length));
       this.#bytes = larger;
     }

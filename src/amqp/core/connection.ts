@@ -87,8 +87,8 @@ export class ConnectionEndpoint {
   readonly #links = new Map<string, Endpoint>();
   /** Links whose `detach` the client has not sent, including those that have ended on this side. */
   #attached = 0;
-  /** Upper bound on the bytes that incomplete deliveries retain. */
-  #begunCost = 0;
+  /** Bytes of incomplete deliveries. */
+  #begunBytes = 0;
 
   constructor(host: ConnectionHost, options: EndpointOptions) {
     this.host = host;
@@ -377,8 +377,8 @@ export class ConnectionEndpoint {
 
   #keepPart(endpoint: ReceiverEndpoint, payload: Buffer): void {
     const { messageBytes } = this.#options;
-    this.#begunCost += endpoint.storePart(payload, messageBytes);
-    if (this.#begunCost <= 2 * AMQP_LIMITS.begunMessages * messageBytes) return;
+    this.#begunBytes += endpoint.storePart(payload, messageBytes);
+    if (this.#begunBytes <= AMQP_LIMITS.begunMessages * messageBytes) return;
     throw limitExceeded(
       `Deliveries that have not ended hold more than ${AMQP_LIMITS.begunMessages} messages of ${messageBytes} bytes, the limit.`,
     );
@@ -411,7 +411,7 @@ export class ConnectionEndpoint {
   }
 
   #endDelivery(endpoint: ReceiverEndpoint): Buffer {
-    this.#begunCost -= endpoint.begunCost;
+    this.#begunBytes -= endpoint.begunBytes;
     return endpoint.endDelivery();
   }
 

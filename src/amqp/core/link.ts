@@ -1,3 +1,4 @@
+import { BytePieces } from '../../util/byte-pieces.ts';
 import { ownBytes } from '../../util/own-bytes.ts';
 import { DESCRIBED, PERFORMATIVE } from './codes.ts';
 import { NOTHING } from './fields.ts';
@@ -198,10 +199,8 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
   /** Id of the incomplete delivery; -1 if there is none. */
   begunId = -1;
   isBegunSettled = false;
-  #parts: Buffer[] = [];
-  #begunBytes = 0;
-  /** Upper bound on the bytes that the incomplete delivery retains. */
-  begunCost = 0;
+  /** The stored parts of the incomplete delivery. */
+  readonly #parts = new BytePieces();
 
   constructor(session: SessionEndpoint, request: AttachRequest, ownHandle: number) {
     super(session, request, ownHandle);
@@ -253,38 +252,28 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
     this.handler?.onCreditLost(lost);
   }
 
+  get begunBytes(): number {
+    return this.#parts.length;
+  }
+
   /**
    * Stores a part of the incomplete delivery. Of a message that is too large, one byte more than allowed is stored, by
    * which the handler recognizes it.
-   * @returns by how much `begunCost` grew
+   * @returns how many bytes were stored
    */
   storePart(part: Buffer, maxBytes: number): number {
-    const wanted = Math.max(0, maxBytes + 1 - this.#begunBytes);
-    this.#begunBytes += part.length;
-    if (wanted === 0 || part.length === 0) return 0;
-    const kept = part.length > wanted ? part.subarray(0, wanted) : part;
+    const kept = part.subarray(0, maxBytes + 1 - this.begunBytes);
     // A view would retain everything that was read with it until the delivery ends.
-    this.#parts.push(2 * kept.length < kept.buffer.byteLength ? ownBytes(kept) : kept);
-    const cost = 2 * kept.length + PART_OVERHEAD_BYTES;
-    this.begunCost += cost;
-    return cost;
+    this.#parts.append(2 * kept.length < kept.buffer.byteLength ? ownBytes(kept) : kept);
+    return kept.length;
   }
 
   /** The delivery is complete, or was aborted. Returns its stored parts. */
   endDelivery(): Buffer {
     this.begunId = -1;
-    const parts = this.#parts;
-    const [first] = parts;
-    if (parts.length === 0) return NOTHING;
-    this.#parts = [];
-    this.#begunBytes = 0;
-    this.begunCost = 0;
-    return parts.length === 1 && first !== undefined ? first : Buffer.concat(parts);
+    return this.begunBytes === 0 ? NOTHING : this.#parts.take();
   }
 }
-
-/** Approximate overhead of a stored part of a delivery, in bytes. */
-const PART_OVERHEAD_BYTES = 256;
 
 /** This server's end of a link on which the client receives. */
 export class SenderEndpoint extends LinkEndpoint<SenderHandler> {

@@ -1,9 +1,8 @@
+import { GrowingBytes } from '../../util/byte-pieces.ts';
 import { HEADER_BYTES } from './frames.ts';
 import { framingError } from './protocol-error.ts';
 
 const EMPTY: Buffer = Buffer.alloc(0);
-/** Initial size of the buffer of an incomplete frame; it grows with the received bytes. */
-const FIRST_BUFFER_BYTES = 512;
 
 /**
  * Splits a stream of bytes into frames. Frames that are complete within a chunk are not copied. A frame that spans
@@ -14,9 +13,8 @@ export class FrameSplitter {
   maxBytes: number;
   #chunk: Buffer = EMPTY;
   #at = 0;
-  /** The received bytes of an incomplete frame; only the first `#partBytes` are used. */
-  #part: Buffer = EMPTY;
-  #partBytes = 0;
+  /** The received bytes of an incomplete frame; null if there are none. */
+  #part: GrowingBytes | null = null;
   /** The frame found by `next`: `bytes` from `start` to `end`. */
   bytes: Buffer = EMPTY;
   start = 0;
@@ -37,7 +35,7 @@ export class FrameSplitter {
    * @throws ProtocolError `amqp:connection:framing-error`, as soon as an invalid frame size is read
    */
   next(): boolean {
-    if (this.#partBytes > 0) return this.#finishPart();
+    if (this.#part !== null) return this.#finishPart(this.#part);
     const left = this.#chunk.length - this.#at;
     if (left >= 4) {
       const size = this.#checkSize(this.#chunk.readUInt32BE(this.#at));
@@ -49,29 +47,26 @@ export class FrameSplitter {
         return true;
       }
     }
-    if (left > 0) this.#copyToPart(left);
+    if (left > 0) this.#part = new GrowingBytes(this.#take(left), this.maxBytes);
     this.#release();
     return false;
   }
 
   /** The next `count` bytes; null if they have not all arrived. */
   raw(count: number): Buffer | null {
-    if (this.#chunk.length - this.#at < count) return null;
-    this.#at += count;
-    return this.#chunk.subarray(this.#at - count, this.#at);
+    return this.#chunk.length - this.#at < count ? null : this.#take(count);
   }
 
-  #finishPart(): boolean {
-    if (this.#partBytes < 4) this.#copyToPart(Math.min(4 - this.#partBytes, this.#chunk.length - this.#at));
-    if (this.#partBytes >= 4) {
-      const size = this.#checkSize(this.#part.readUInt32BE(0));
-      this.#copyToPart(Math.min(size - this.#partBytes, this.#chunk.length - this.#at));
-      if (this.#partBytes === size) {
-        this.bytes = this.#part;
+  #finishPart(part: GrowingBytes): boolean {
+    this.#growTo(4, part);
+    if (part.length >= 4) {
+      const size = this.#checkSize(part.bytes.readUInt32BE(0));
+      this.#growTo(size, part);
+      if (part.length === size) {
+        this.bytes = part.bytes;
         this.start = 0;
         this.end = size;
-        this.#part = EMPTY;
-        this.#partBytes = 0;
+        this.#part = null;
         return true;
       }
     }
@@ -79,17 +74,16 @@ export class FrameSplitter {
     return false;
   }
 
-  #copyToPart(count: number): void {
-    const needed = this.#partBytes + count;
-    if (needed > this.#part.length) {
-      const capacity = Math.min(this.maxBytes, Math.max(FIRST_BUFFER_BYTES, 2 * needed));
-      const larger = Buffer.allocUnsafeSlow(Math.max(needed, capacity));
-      this.#part.copy(larger, 0, 0, this.#partBytes);
-      this.#part = larger;
-    }
-    this.#chunk.copy(this.#part, this.#partBytes, this.#at, this.#at + count);
-    this.#partBytes = needed;
-    this.#at += count;
+  /** Appends bytes of the chunk until `part` has `length`, or the chunk ends. */
+  #growTo(length: number, part: GrowingBytes): void {
+    if (part.length < length) part.append(this.#take(length - part.length));
+  }
+
+  /** The next bytes of the chunk, at most `count`. */
+  #take(count: number): Buffer {
+    const bytes = this.#chunk.subarray(this.#at, this.#at + count);
+    this.#at += bytes.length;
+    return bytes;
   }
 
   /** Releases a chunk that was read to its end. */
