@@ -1,6 +1,6 @@
 import { addressBlock } from '../access/networks.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { ClientSession } from '../session/client-session.ts';
+import { ClientSession, MAX_OUTPUT_BYTES } from '../session/client-session.ts';
 import { type NewConnection, type SessionDependencies, SessionServer } from '../session/server.ts';
 import { type ClientSocket, SocketWriter } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/byte-string.ts';
@@ -64,7 +64,7 @@ export class AmqpConnection
   readonly #endpoint: ConnectionEndpoint;
   /** Sessions whose links may send more deliveries. */
   readonly #sessionsWithCapacity = new Set<SessionEndpoint>();
-  /** Bytes of messages that wait for the windows of sessions. */
+  /** Bytes of messages that wait for the windows of sessions, or for the writer. */
   #queuedBytes = 0;
   #phase: Phase = 'sasl-header';
   #isTurnPlanned = false;
@@ -164,7 +164,17 @@ export class AmqpConnection
     for (const reply of replies) reply?.link.fail(error);
   }
 
-  // Methods that the protocol endpoint calls.
+  protected override onCapacity(): void {
+    if (this.#queuedBytes > 0) this.guard(() => this.#endpoint.sendQueued());
+    super.onCapacity();
+  }
+
+  // What the protocol endpoint uses.
+
+  /** A message may have tens of thousands of frames: those that are written at once delay other clients. */
+  get canWrite(): boolean {
+    return this.writer.bytes < MAX_OUTPUT_BYTES;
+  }
 
   planFlush(): void {
     if (this.#isTurnPlanned) return;

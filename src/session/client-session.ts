@@ -308,7 +308,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       clock: this.clock,
       counts: this.counts,
       stallTimeoutMs: this.#server.options.stallTimeoutMs,
-      onCapacity: () => this.#onCapacity(),
+      onCapacity: () => this.onCapacity(),
       onStall: () => this.socket.destroy(),
     };
   }
@@ -544,7 +544,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.setPause(PAUSE.output, this.writer.bytes > MAX_OUTPUT_BYTES);
   }
 
-  #onCapacity(): void {
+  /** The writer has written something. */
+  protected onCapacity(): void {
     this.#outputChanged();
     this.#fill(this.consumers);
   }

@@ -7,7 +7,7 @@ import { until } from '../support/until.ts';
 import { type AmqpClient, socketOf, textOf } from './client.ts';
 import { AmqpNode, stalled, TestAuthenticator } from './node.ts';
 import { KIND } from './raw-client.ts';
-import { attachReceiver, begin, frame, NULL, TRUE, uint } from './wire.ts';
+import { AMQP, attachReceiver, begin, frame, NULL, open, plain, SASL, TRUE, uint } from './wire.ts';
 
 describe('credit of a receiving client', () => {
   let node: AmqpNode;
@@ -302,6 +302,31 @@ describe('a message of many frames', () => {
     assert.ok(body.equals(message.body as Buffer));
     await client.close();
     await node.stop();
+  });
+
+  it('is written to the connection 1 MiB at a time', async () => {
+    const node = await AmqpNode.start();
+    try {
+      const count = 16_000_000;
+      await node.insert('a', { body: Buffer.alloc(count) });
+      const raw = await node.newConnection();
+      raw.write(SASL, plain('test', 'test'));
+      await raw.until(KIND.outcome);
+      raw.write(AMQP, open(NULL, uint(512)), frame('begin', [NULL, uint(0), uint(count), uint(2048)]));
+      raw.write(attachReceiver({ address: 'N/a' }));
+      await raw.until(KIND.attach);
+      raw.socket.pause();
+      raw.write(frame('flow', [uint(0), uint(count), uint(0), uint(2048), uint(0), uint(0), uint(1)]));
+      await stalled(node, 1);
+      assert.ok(node.server.counts.outgoingBytes <= 1_048_576 + 512, `${node.server.counts.outgoingBytes}`);
+      raw.socket.resume();
+      for (let bytes = 0; bytes < count; ) {
+        const sent = await raw.until(KIND.transfer);
+        bytes += sent.length - 13 - (sent[12] ?? 0);
+      }
+    } finally {
+      await node.stop();
+    }
   });
 
   it('stays in the queue if it exceeds the client’s max-message-size, which detaches the link', async () => {

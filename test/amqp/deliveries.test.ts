@@ -419,6 +419,20 @@ describe('The session endpoint, when it sends', () => {
     );
   });
 
+  it('sends the frames of a message only as far as the writer takes them', () => {
+    const open = frame('open', [str('client'), NULL, uint(512)]);
+    const driver = receiving(3, 0, open);
+    driver.canWrite = false;
+    driver.sendMessages(2, 1500);
+    assert.equal(driver.kinds.length, 0);
+    driver.receive(window(0, 1));
+    driver.canWrite = true;
+    driver.endpoint.sendQueued();
+    assert.equal(driver.kinds.length, 1);
+    driver.receive(window(1, 2048));
+    assert.equal(driver.kinds.length, 8);
+  });
+
   it('reports used credit after the link’s own queued messages, but not after those of other links', () => {
     const driver = receiving(10).receive(window(0, 1)).sendMessages(3);
     driver.receive(

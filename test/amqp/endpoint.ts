@@ -44,6 +44,7 @@ export class EndpointDriver implements ConnectionHost {
       this.observers.push(observer);
     },
   };
+  canWrite = true;
   isFlushPlanned = false;
   readonly #credit: number;
   readonly #refused: string | null;

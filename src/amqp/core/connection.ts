@@ -36,6 +36,8 @@ const MAX_PEER_FRAME_BYTES = 2 ** 31;
 export interface ConnectionHost {
   /** Sends a frame to the client. @param observer that of the message which ends with this frame; null if none does */
   readonly writer: { add(observer: WriteObserver | null, frame: Buffer): void };
+  /** Whether the writer takes more of a message now. If not, `sendQueued` is called once it does. */
+  readonly canWrite: boolean;
   /** Calls `flush` at the end of this turn. */
   planFlush(): void;
   /**
@@ -47,7 +49,7 @@ export interface ConnectionHost {
   onAttach(endpoint: Endpoint): void;
   /** Links of this session may send more deliveries. */
   onSessionCapacity(session: SessionEndpoint): void;
-  /** The bytes of messages that wait for session windows changed by `bytes`, which may be negative. */
+  /** The bytes of messages that wait for session windows or the writer changed by `bytes`, which may be negative. */
   onQueued(bytes: number): void;
   /** The client closed the connection: `close` has to be called. */
   onClose(): void;
@@ -106,6 +108,11 @@ export class ConnectionEndpoint {
   flush(): void {
     if (this.#isCloseSent) return;
     for (const session of this.#sessions) session?.flush();
+  }
+
+  /** Sends messages that waited for the writer. */
+  sendQueued(): void {
+    for (const session of this.#sessions) session?.sendQueued();
   }
 
   /** Closes the connection from this side, after an `open` if none was sent yet. No effect if it is closed. */

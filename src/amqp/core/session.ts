@@ -66,7 +66,7 @@ interface QueuedFlow {
   advance: number;
 }
 
-/** A frame that waits for the client's window. */
+/** A frame that waits for the client's window, or for the writer. */
 export type QueuedFrame = SentDelivery | QueuedFlow;
 
 /** Settlements to send in one disposition. */
@@ -83,8 +83,8 @@ const WINDOW = AMQP_LIMITS.unsettled;
  * This server's end of a session (transport, 2.5). All ids are serial numbers of 32 bits, which wrap.
  *
  * A message can be sent only if there is a place for the next id, that is, once the oldest delivery is settled.
- * Messages that exceed the client's window wait in one queue with the flows that report used credit, so that a drained
- * link's flow never overtakes a transfer.
+ * Messages that exceed the client's window, or what the writer takes, wait in one queue with the flows that report used
+ * credit, so that a drained link's flow never overtakes a transfer.
  */
 export class SessionEndpoint {
   /** This server's channel number, and the client's. */
@@ -233,7 +233,7 @@ export class SessionEndpoint {
     const seen = nextIncomingId < 0 ? this.#firstOutgoingId : nextIncomingId;
     const unseen = Math.max(0, serialDifference(this.#nextOutgoingId, seen));
     this.#remoteWindow = Math.max(0, incomingWindow - unseen);
-    this.#sendQueued();
+    this.sendQueued();
   }
 
   // Receiving from the client.
@@ -284,8 +284,8 @@ export class SessionEndpoint {
   // Sending to the client.
 
   /**
-   * Sends a message of a link, or queues it until the client's window opens. The link must have credit, and `available`
-   * must be above 0.
+   * Sends a message of a link, or queues what the client's window or the writer does not take. The link must have
+   * credit, and `available` must be above 0.
    */
   send(delivery: SentDelivery): void {
     if (this.available <= 0) throw new Error('The session has no room for another unsettled delivery.');
@@ -364,7 +364,7 @@ export class SessionEndpoint {
       }
       endpoint.queued = 0;
       endpoint.lastQueued = null;
-      this.#sendQueued();
+      this.sendQueued();
     }
     this.#connection.host.onSessionCapacity(this);
   }
@@ -382,7 +382,8 @@ export class SessionEndpoint {
     waiting.endpoint.lastQueued = waiting;
   }
 
-  #sendQueued(): void {
+  /** Sends what waits, as far as the client's window and the writer allow. */
+  sendQueued(): void {
     for (let first = this.#queue.first; first !== undefined; first = this.#queue.first) {
       if (first instanceof SentDelivery && !this.#transferQueued(first)) return;
       // Remove the frame before writing it: if writing fails, it must not be tried again.
@@ -405,11 +406,11 @@ export class SessionEndpoint {
     return isWhole;
   }
 
-  /** Sends as many frames as the client's window allows; returns whether the message is complete. */
+  /** Sends as many frames as the client's window and the writer allow; returns whether the message is complete. */
   #transfer(delivery: SentDelivery): boolean {
     const { endpoint, observer, bytes, isSettled } = delivery;
     const maxPayload = this.#connection.peerFrameBytes - TRANSFER_HEAD_BYTES;
-    while (this.#remoteWindow > 0) {
+    while (this.#remoteWindow > 0 && this.#connection.host.canWrite) {
       const { at } = delivery;
       const isFirst = delivery.id === -1;
       if (isFirst) {
