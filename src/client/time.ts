@@ -77,8 +77,16 @@ type Schedule = (run: () => void) => void;
 export const nextTurn: Schedule =
   (globalThis as { setImmediate?: Schedule }).setImmediate ?? ((run) => void setTimeout(run));
 
-/** From 0 to 1 (exclusive). Not for secrets: used for delays only. */
-export const random: () => number = Math.random;
+/** From 0 to 1 (exclusive). Not for secrets. */
+const random: () => number = Math.random;
+
+/**
+ * The delay after `failures` in a row: doubled after each, up to `maxMs`, minus up to half at random, so that the
+ * clients of a server do not return at the same time.
+ */
+export function backoffMs(failures: number, firstMs: number, maxMs: number): number {
+  return Math.min(maxMs, firstMs * 2 ** (failures - 1)) * (1 - random() / 2);
+}
 
 /** Returns 128 random bits, as decimal numbers. */
 export function randomName(): string {

@@ -18,7 +18,7 @@ import type {
   StreamOptions,
   TokenCredentials,
 } from './options.ts';
-import { after, type CancelTimer, monotonic, random, randomName, sleep, unlessAborted } from './time.ts';
+import { after, backoffMs, type CancelTimer, monotonic, randomName, sleep, unlessAborted } from './time.ts';
 
 export interface ClientRequest<Body = string | Uint8Array> {
   readonly method: RequestMethod;
@@ -136,8 +136,10 @@ export class Transport {
         if (!(error instanceof QuaysideError) || error instanceof StoppedError) throw error;
         isRepeat ||= error.outcome === 'unknown';
         const mayRepeat = error.outcome === 'unknown' ? isRepeatable : TRANSIENT.has(error.code);
-        const delayMs = this.#delayAfter(attempt, error.retryAfterMs ?? 0);
-        const isLast = attempt >= this.#retry.attempts || monotonic() + delayMs >= deadline;
+        const { attempts, minMs, maxMs } = this.#retry;
+        const askedMs = Math.min(error.retryAfterMs ?? 0, maxMs);
+        const delayMs = Math.max(askedMs, backoffMs(attempt, minMs, maxMs));
+        const isLast = attempt >= attempts || monotonic() + delayMs >= deadline;
         // Throw the last attempt's error. If any attempt had an unknown outcome, the call has.
         if (!mayRepeat || isLast) throw Object.assign(error, isRepeat && { outcome: 'unknown' });
         await sleep(delayMs, this.#closed.signal, options.signal);
@@ -217,13 +219,6 @@ export class Transport {
     // A streamed body needs `duplex`.
     const init = { method, headers, body, signal, redirect: 'manual', duplex: 'half' } as const;
     return init as RequestInit;
-  }
-
-  /** Exponential backoff, minus up to half at random, so that a server's clients do not return at the same time. */
-  #delayAfter(attempt: number, retryAfterMs: number): number {
-    const { minMs, maxMs } = this.#retry;
-    const delayMs = Math.min(maxMs, minMs * 2 ** (attempt - 1));
-    return Math.max(Math.min(retryAfterMs, maxMs), delayMs * (1 - random() / 2));
   }
 }
 

@@ -11,7 +11,7 @@ import {
 import { CONSOLE, type Logger } from './logger.ts';
 import { Queue, type QueueContext, reserveHeld } from './queue.ts';
 import type { HeldReservation, Reservation } from './reservation.ts';
-import { after, type CancelTimer, monotonic, random, randomName, sleep } from './time.ts';
+import { after, backoffMs, type CancelTimer, monotonic, randomName, sleep } from './time.ts';
 
 export interface WorkerOptions {
   /** How many handlers run concurrently. Default: 1. */
@@ -99,8 +99,8 @@ const MAX_TAKE = 1_000;
 /** A cancel that arrives before the take that it should end has no effect, so it is repeated at this interval. */
 const CANCEL_AGAIN_MS = 100;
 const CANCEL_TIMEOUT_MS = 2_000;
-/** Delays after failed takes, doubling from the first to the last. */
-const FAILED_POLL_MS = { first: 200, last: 5_000 };
+/** The delay after a failed take, and after many. */
+const FAILED_POLL_MS = { first: 200, max: 5_000 };
 
 /** A running handler, and the state of its settlement. */
 interface Job<T> {
@@ -253,8 +253,7 @@ export class Worker<T> implements AsyncDisposable {
         if (error instanceof StoppedError) void this.stop();
         // A listener may have stopped the worker.
         if (this.#isStopping) continue;
-        const { first, last } = FAILED_POLL_MS;
-        await this.#nextChangeWithin(Math.min(last, first * 2 ** (failures - 1)) * (1 - random() / 2));
+        await this.#nextChangeWithin(backoffMs(failures, FAILED_POLL_MS.first, FAILED_POLL_MS.max));
       }
     }
   }
