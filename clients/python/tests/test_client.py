@@ -375,3 +375,8 @@ class Failures(ClientTest):
             with self.assertRaises(ConnectionError) as raised:
                 client.queue("N/q").insert("a")
         self.assertEqual(raised.exception.outcome, "nothing-changed")
+
+    def test_a_call_may_be_attempted_more_than_a_thousand_times(self) -> None:
+        with Quayside("http://127.0.0.1:9", retry=Retry(attempts=1_100, min=0.0, max=0.0)) as client:
+            with self.assertRaises(ConnectionError):
+                client.queue("N/q").status()

@@ -209,13 +209,19 @@ class Attempts:
         if error.outcome == "unknown":
             self.after_unknown = True
         may_repeat = error.code in PASSING and (self._request.repeatable or error.outcome != "unknown")
-        longest = min(self._retry.max, self._retry.min * 2.0 ** (self._failed - 1))
-        delay = max(longest * random.uniform(0.5, 1.0), min(error.retry_after or 0.0, self._retry.max))
+        delay = backoff(self._failed, error, self._retry.min, self._retry.max)
         if not may_repeat or self._failed >= self._retry.attempts or now + delay >= self._deadline:
             # Raise the last attempt's error. If any attempt had an unknown outcome, the call has.
             error.outcome = "unknown" if self.after_unknown else error.outcome
             raise error
         return delay
+
+
+def backoff(failed: int, error: QuaysideError, first: float, longest: float) -> float:
+    """Returns the delay in seconds after `failed` failures in a row, partly random to spread clients."""
+    # A power of more than 1023 would raise an OverflowError.
+    delay = min(first * 2.0 ** min(failed - 1, 1023), longest)
+    return max(delay * random.uniform(0.5, 1.0), min(error.retry_after or 0.0, longest))
 
 
 def insert_line(

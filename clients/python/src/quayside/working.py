@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import random
 import socket
 import threading
 import uuid
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from .errors import Bury, QuaysideError, TimeoutError, ValidationError
-from .protocol import milliseconds
+from .protocol import backoff, milliseconds
 
 LOG = logging.getLogger("quayside")
 #: How many seconds one take waits for jobs.
@@ -112,9 +111,8 @@ def consumer_name() -> str:
 
 
 def pause_after(failed: int, error: QuaysideError) -> float:
-    """Returns the delay in seconds after `failed` failed takes in a row, partly random to spread workers."""
-    longest = min(0.1 * 2.0 ** min(failed - 1, 10), LONGEST_PAUSE)
-    return max(longest * random.uniform(0.5, 1.0), min(error.retry_after or 0.0, LONGEST_PAUSE))
+    """Returns the delay in seconds after `failed` failed takes in a row."""
+    return backoff(failed, error, 0.1, LONGEST_PAUSE)
 
 
 class Listeners:
