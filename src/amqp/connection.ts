@@ -35,6 +35,8 @@ type Phase = 'sasl-header' | 'sasl' | 'amqp-header' | 'frames';
 
 /** The AMQP 1.0 front end. When the server stops, its connections get a `close` with `amqp:connection:forced`. */
 export class AmqpServer extends SessionServer<AmqpOptions> {
+  /** As in the OASIS standard "AMQP WebSocket Binding", 1.0. */
+  readonly webSocket = { subprotocols: ['amqp'], usesText: false };
   /** The first id of transfers and deliveries, which wrap at 2^32. */
   readonly firstId: number;
 

@@ -15,6 +15,3 @@ export const AMQP_DEFAULTS: AmqpOptions = {
   idleTimeoutMs: 30_000,
   anonymousUser: null,
 };
-
-/** AMQP over WebSocket (OASIS, "AMQP WebSocket Binding", 1.0). */
-export const AMQP_WEB_SOCKET = { subprotocols: ['amqp'], usesText: false };

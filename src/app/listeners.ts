@@ -217,17 +217,9 @@ export async function loadSessionServer(
 const MESSAGE_BYTES = 131_072;
 
 /** Loads the WebSocket listener of STOMP or AMQP, which is imported only if enabled. */
-export async function loadWebSocket(
-  name: 'stomp' | 'amqp',
-  server: SessionServer,
-  { bodyLimit }: ListenerSettings,
-): Promise<UpgradeHandler> {
+export async function loadWebSocket(server: SessionServer): Promise<UpgradeHandler> {
   const { WebSocketListener } = await import('../session/websocket.ts');
-  const protocol =
-    name === 'stomp'
-      ? (await import('../stomp/options.ts')).STOMP_WEB_SOCKET
-      : (await import('../amqp/options.ts')).AMQP_WEB_SOCKET;
-  return new WebSocketListener(server, { ...protocol, maxMessageBytes: bodyLimit + MESSAGE_BYTES });
+  return new WebSocketListener(server, server.options.bodyLimit + MESSAGE_BYTES);
 }
 
 /** The proxies that a front end trusts. @throws ConfigError for an invalid entry */

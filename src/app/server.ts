@@ -252,7 +252,7 @@ export class Server implements Service {
       if (listener === null) continue;
       const server = await loadSessionServer(name, config, listener, shared);
       sessions.push(new FrontEnd(name, server, config, errorAt));
-      if (config[name].webSocket) upgrades.set(`/${name}`, await loadWebSocket(name, server, listener));
+      if (config[name].webSocket) upgrades.set(`/${name}`, await loadWebSocket(server));
     }
     const backups = new Backups({ config, engines, clock, version });
     const namespaces = broker.namespaces();

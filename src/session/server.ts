@@ -80,6 +80,17 @@ export interface SessionDependencies<Options extends SessionOptions = SessionOpt
   readonly version: string;
 }
 
+/** How a protocol runs over WebSocket. */
+interface WebSocketProtocol {
+  /** Names of the subprotocol, the preferred one first. */
+  readonly subprotocols: readonly string[];
+  /**
+   * Whether clients may send text messages, and messages that are UTF-8 are sent as text, which some clients expect. If
+   * false, all messages are binary.
+   */
+  readonly usesText: boolean;
+}
+
 /** What a server knows about a new connection. */
 export interface NewConnection {
   /** Names the connection in the log. */
@@ -175,6 +186,7 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
     this.#tls?.on('tlsClientError', (_error, socket) => socket.destroy());
   }
 
+  abstract readonly webSocket: WebSocketProtocol;
   /** Creates the session of a connection. */
   protected abstract openSession(socket: ClientSocket, connection: NewConnection): ClientSession;
 

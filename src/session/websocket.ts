@@ -10,19 +10,6 @@ import type { FrameTurns } from './frame-turns.ts';
 import type { SessionServer } from './server.ts';
 import type { ClientSocket } from './socket-writer.ts';
 
-/** How a protocol runs over WebSocket. */
-interface WebSocketOptions {
-  /** Names of the subprotocol, the preferred one first. */
-  readonly subprotocols: readonly string[];
-  /** Maximum size of a message from a client. */
-  readonly maxMessageBytes: number;
-  /**
-   * Whether clients may send text messages, and messages that are UTF-8 are sent as text, which some clients expect. If
-   * false, all messages are binary.
-   */
-  readonly usesText: boolean;
-}
-
 /** 16 bytes in Base64. */
 const KEY = /^[+/0-9A-Za-z]{22}==$/;
 
@@ -58,13 +45,14 @@ const TOO_BIG = 1009;
  */
 export class WebSocketListener implements UpgradeHandler {
   readonly #server: SessionServer;
-  readonly #options: WebSocketOptions;
+  readonly #maxMessageBytes: number;
   readonly #webSockets: WebSocketServer;
 
-  constructor(server: SessionServer, options: WebSocketOptions) {
+  /** @param maxMessageBytes maximum size of a message from a client */
+  constructor(server: SessionServer, maxMessageBytes: number) {
     this.#server = server;
-    this.#options = options;
-    const maxParts = Math.max(MAX_PARTS, Math.ceil(options.maxMessageBytes / PART_BYTES));
+    this.#maxMessageBytes = maxMessageBytes;
+    const maxParts = Math.max(MAX_PARTS, Math.ceil(maxMessageBytes / PART_BYTES));
     this.#webSockets = new WebSocketServer({
       noServer: true,
       clientTracking: false,
@@ -72,7 +60,7 @@ export class WebSocketListener implements UpgradeHandler {
       // to data of an attacker's choice.
       perMessageDeflate: false,
       autoPong: false,
-      maxPayload: options.maxMessageBytes,
+      maxPayload: maxMessageBytes,
       maxFragments: maxParts,
       maxBufferedChunks: maxParts,
     });
@@ -105,13 +93,13 @@ export class WebSocketListener implements UpgradeHandler {
     const chosen = { ...headers, 'sec-websocket-protocol': this.#subprotocolOf(headers) };
     const request = { method: 'GET', headers: chosen };
     this.#webSockets.handleUpgrade(request, socket, head, (webSocket) => {
-      const stream = new WebSocketStream(webSocket, upgraded, this.#options, this.#server.frameTurns);
+      const stream = new WebSocketStream(webSocket, upgraded, this.#server, this.#maxMessageBytes);
       this.#server.accept(stream, address);
     });
   }
 
   #subprotocolOf({ 'sec-websocket-protocol': offer = '' }: Readonly<Record<string, string>>): string {
-    const { subprotocols } = this.#options;
+    const { subprotocols } = this.#server.webSocket;
     const offered = new Set(offer.split(',').map((name) => name.trim()));
     const chosen = subprotocols.find((name) => offered.has(name));
     if (chosen !== undefined) return chosen;
@@ -149,11 +137,11 @@ class WebSocketStream extends Duplex implements ClientSocket {
   constructor(
     webSocket: WebSocket,
     { socket: transport, onLogin }: UpgradeRequest,
-    { usesText, maxMessageBytes }: WebSocketOptions,
-    turns: FrameTurns,
+    { webSocket: { usesText }, frameTurns }: SessionServer,
+    maxMessageBytes: number,
   ) {
     super();
-    this.#turns = turns;
+    this.#turns = frameTurns;
     this.transport = transport;
     this.#webSocket = webSocket;
     this.#usesText = usesText;

@@ -20,9 +20,6 @@ export const STOMP_DEFAULTS: StompOptions = {
   wantBeatMs: 10_000,
 };
 
-/** STOMP over WebSocket. The version in a subprotocol's name has no effect: CONNECT negotiates the version. */
-export const STOMP_WEB_SOCKET = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.stomp'], usesText: true };
-
 /**
  * Limits on what this server stores for one client, so that no client exhausts its memory. `docs/protocols/stomp.md`
  * lists the same numbers, and a test compares them.

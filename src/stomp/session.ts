@@ -41,6 +41,9 @@ const NO_OUTCOME = new QuaysideError(
 
 /** The STOMP front end. When the server stops, its sessions are closed without an ERROR. */
 export class StompServer extends SessionServer<StompOptions> {
+  /** The version in a subprotocol's name has no effect: CONNECT negotiates the version. */
+  readonly webSocket = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.stomp'], usesText: true };
+
   constructor(dependencies: SessionDependencies<StompOptions>) {
     super('STOMP', dependencies);
   }

@@ -1,5 +1,5 @@
 import { AmqpServer } from '../../src/amqp/connection.ts';
-import { AMQP_DEFAULTS, AMQP_WEB_SOCKET, type AmqpOptions } from '../../src/amqp/options.ts';
+import { AMQP_DEFAULTS, type AmqpOptions } from '../../src/amqp/options.ts';
 import { openFor, SessionNode, type SessionNodeOptions } from '../support/session-node.ts';
 import { AmqpClient } from './client.ts';
 import { KIND, RawClient } from './raw-client.ts';
@@ -18,6 +18,7 @@ const CLIENT_FRAME_BYTES = 131_072;
 
 /** A node whose only front end is AMQP, on an engine of its own. */
 export class AmqpNode extends SessionNode<AmqpServer> {
+  protected override readonly path = '/amqp';
   readonly #clients: AmqpClient[] = [];
   readonly #rawClients: RawClient[] = [];
   #timer: NodeJS.Timeout | undefined;
@@ -39,10 +40,6 @@ export class AmqpNode extends SessionNode<AmqpServer> {
     const client = await AmqpClient.open(this.port, user, fields);
     this.#clients.push(client);
     return client;
-  }
-
-  protected override get webSocket() {
-    return { path: '/amqp', webSocket: AMQP_WEB_SOCKET };
   }
 
   /**

@@ -5,9 +5,7 @@ import { connect, type Socket } from 'node:net';
 import { after, afterEach, before, describe, it } from 'node:test';
 import rhea from 'rhea';
 import type { Authenticator } from '../../src/access/user.ts';
-import { AMQP_WEB_SOCKET } from '../../src/amqp/options.ts';
 import type { HttpServer } from '../../src/http/server.ts';
-import { STOMP_WEB_SOCKET } from '../../src/stomp/options.ts';
 import { AmqpClient, textOf } from '../amqp/client.ts';
 import { AmqpNode } from '../amqp/node.ts';
 import { basic } from '../http/harness.ts';
@@ -109,7 +107,7 @@ describe('STOMP over WebSocket', () => {
   ): Promise<void> => {
     node = await StompNode.start({ options, authenticator });
     const { server, clock } = node;
-    port = await startWebSocketPort({ server, clock, path: '/stomp', webSocket: STOMP_WEB_SOCKET, ...more });
+    port = await startWebSocketPort({ server, clock, path: '/stomp', ...more });
   };
   const ask = async (headers: Record<string, string> = {}, path = '/stomp'): Promise<Reply> => {
     const reply = await upgrade(port.address.port, headers, path);
@@ -531,7 +529,7 @@ describe('STOMP over WebSocket over TLS', () => {
     node = await StompNode.start();
     const { server, clock } = node;
     const http = { tls: certificate };
-    port = await startWebSocketPort({ server, clock, path: '/stomp', webSocket: STOMP_WEB_SOCKET, http });
+    port = await startWebSocketPort({ server, clock, path: '/stomp', http });
   });
   after(async () => {
     await node.stop();
@@ -583,7 +581,7 @@ describe('AMQP over WebSocket', () => {
   it('is closed with 1003 after a text message', async () => {
     const node = await AmqpNode.start();
     const { server, clock } = node;
-    const port = await startWebSocketPort({ server, clock, path: '/amqp', webSocket: AMQP_WEB_SOCKET });
+    const port = await startWebSocketPort({ server, clock, path: '/amqp' });
     const { socket } = await upgrade(port.address.port, { 'sec-websocket-protocol': 'amqp' }, '/amqp');
     socket.write(message('AMQP\u0003\u0001\u0000\u0000'));
     const { first, payload } = await frameOf(socket);

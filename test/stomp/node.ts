@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { STOMP_DEFAULTS, STOMP_WEB_SOCKET, type StompOptions } from '../../src/stomp/options.ts';
+import { STOMP_DEFAULTS, type StompOptions } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/session.ts';
 import { openFor, SessionNode, type SessionNodeOptions, stalled } from '../support/session-node.ts';
 import { until } from '../support/until.ts';
@@ -13,6 +13,7 @@ export interface StompNodeOptions extends SessionNodeOptions {
 
 /** A node with STOMP and no other front end, on an engine of its own. */
 export class StompNode extends SessionNode<StompServer> {
+  protected override readonly path = '/stomp';
   readonly #clients: StompClient[] = [];
 
   static async start(given: StompNodeOptions = {}): Promise<StompNode> {
@@ -38,10 +39,6 @@ export class StompNode extends SessionNode<StompServer> {
     const client = await StompClient.open(this.port);
     this.#clients.push(client);
     return client;
-  }
-
-  protected override get webSocket() {
-    return { path: '/stomp', webSocket: STOMP_WEB_SOCKET };
   }
 
   protected override cut(): void {

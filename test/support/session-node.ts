@@ -14,7 +14,7 @@ import { brokerOn, plain } from './broker.ts';
 import { FakeClock } from './clock.ts';
 import { newElement } from './elements.ts';
 import { until } from './until.ts';
-import { startWebSocketPort, type WebSocketPortOptions } from './web-socket-port.ts';
+import { startWebSocketPort } from './web-socket-port.ts';
 
 /** Users of the tests, whose password is their name: rights by namespace; null: all rights. */
 const USERS: Readonly<Record<string, Readonly<Record<string, readonly Right[]>> | null>> = {
@@ -160,8 +160,8 @@ export abstract class SessionNode<Server extends SessionServer> {
     return (this.#webSocketPort ?? this.server).address.port;
   }
 
-  /** The path and the options of its WebSocket endpoint. */
-  protected abstract get webSocket(): Pick<WebSocketPortOptions, 'path' | 'webSocket'>;
+  /** The path of its WebSocket endpoint. */
+  protected abstract readonly path: string;
 
   /** Disconnects the remaining clients. */
   protected abstract cut(): void;
@@ -171,8 +171,8 @@ export abstract class SessionNode<Server extends SessionServer> {
     try {
       await this.server.start();
       if (this.#given.overWebSocket === true) {
-        const { server, clock, webSocket } = this;
-        this.#webSocketPort = await startWebSocketPort({ server, clock, ...webSocket });
+        const { server, clock, path } = this;
+        this.#webSocketPort = await startWebSocketPort({ server, clock, path });
       }
     } catch (error) {
       await this.stop();

@@ -5,12 +5,11 @@ import { WebSocketListener } from '../../src/session/websocket.ts';
 import type { Clock } from '../../src/util/clock.ts';
 import { SILENT_LOG } from './broker.ts';
 
-/** The protocol that a WebSocket port serves, and its options. */
+/** The server that a WebSocket port serves, and its options. */
 export interface WebSocketPortOptions {
   readonly server: SessionServer;
   readonly clock: Clock;
   readonly path: string;
-  readonly webSocket: { readonly subprotocols: readonly string[]; readonly usesText: boolean };
   readonly maxMessageBytes?: number;
   readonly http?: Partial<HttpOptions>;
   /** Receives the records of the log. */
@@ -19,7 +18,7 @@ export interface WebSocketPortOptions {
 
 /** Starts an HTTP server that serves one protocol over WebSocket; other requests wait forever or fail. */
 export async function startWebSocketPort(given: WebSocketPortOptions): Promise<HttpServer> {
-  const { server, clock, path, webSocket, maxMessageBytes = 2_000_000, http, logged = [] } = given;
+  const { server, clock, path, maxMessageBytes = 2_000_000, http, logged = [] } = given;
   const log = (fields: object, message: string): void => {
     logged.push({ fields, message });
   };
@@ -34,7 +33,7 @@ export async function startWebSocketPort(given: WebSocketPortOptions): Promise<H
       login: () => new Promise(() => {}),
       loginWithoutPassword: () => null,
     },
-    upgrades: new Map([[path, new WebSocketListener(server, { ...webSocket, maxMessageBytes })]]),
+    upgrades: new Map([[path, new WebSocketListener(server, maxMessageBytes)]]),
   };
   const port = new HttpServer(parts as unknown as HttpParts);
   await port.start();
