@@ -1,5 +1,4 @@
 import type { CancelTimer, Clock } from './clock.ts';
-import { Fifo } from './fifo.ts';
 
 export interface ConcurrencyLimitOptions {
   /** Maximum running work of one key, in units of `size`. */
@@ -31,7 +30,6 @@ interface WorkOptions {
 interface PendingEntry {
   readonly size: number;
   readonly enter: () => void;
-  hasExpired: boolean;
 }
 
 /** State of a key that has running or waiting tasks. */
@@ -40,10 +38,11 @@ class KeyState {
   running = 0;
   /** Number of running tasks: `running` is 0 if all of them have size 0. */
   tasks = 0;
-  /** Expired entries remain until they are first in the queue. */
-  readonly waiting = new Fifo<PendingEntry>();
-  waitingCount = 0;
+  /** In order of arrival. */
+  readonly waiting = new Set<PendingEntry>();
 }
+
+type NextTask = [key: string, state: KeyState, entry: PendingEntry];
 
 /**
  * Limits concurrent work per key (a user, an exchange) and in total. Tasks of one key start in order; a key that has
@@ -128,7 +127,7 @@ export class ConcurrencyLimit {
 
   #startNow(key: string, size: number): boolean {
     const state = this.#keys.get(key) ?? new KeyState();
-    if (state.waitingCount > 0 || !this.#hasCapacity(state, size)) return false;
+    if (state.waiting.size > 0 || !this.#hasCapacity(state, size)) return false;
     this.#start(key, state, size);
     return true;
   }
@@ -151,22 +150,20 @@ export class ConcurrencyLimit {
   #wait(key: string, { size = 1, maxWaiting = this.#options.maxWaiting }: WorkOptions): Promise<void> {
     const { rejection, timeout } = this.#options;
     const state = this.#keys.get(key) ?? new KeyState();
-    if (state.waitingCount >= maxWaiting) return Promise.reject(rejection());
+    if (state.waiting.size >= maxWaiting) return Promise.reject(rejection());
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     let cancelTimer: CancelTimer | null = null;
     const enter = (): void => {
       cancelTimer?.();
       resolve();
     };
-    const entry: PendingEntry = { size, enter, hasExpired: false };
+    const entry: PendingEntry = { size, enter };
     this.#keys.set(key, state);
     this.#waiting.set(key, state);
-    state.waiting.push(entry);
-    state.waitingCount += 1;
+    state.waiting.add(entry);
     if (timeout !== undefined) {
       cancelTimer = timeout.clock.after(timeout.ms, () => {
-        entry.hasExpired = true;
-        state.waitingCount -= 1;
+        state.waiting.delete(entry);
         this.#prune(key, state);
         reject(rejection());
       });
@@ -182,9 +179,8 @@ export class ConcurrencyLimit {
     state.tasks -= 1;
     this.#prune(key, state);
     for (let next = this.#next(); next !== null; next = this.#next()) {
-      const [nextKey, nextState] = next;
-      const entry = nextState.waiting.shift() as PendingEntry;
-      nextState.waitingCount -= 1;
+      const [nextKey, nextState, entry] = next;
+      nextState.waiting.delete(entry);
       this.#start(nextKey, nextState, entry.size);
       // Moves the key to the end, so that other keys have their turns first.
       this.#waiting.delete(nextKey);
@@ -194,10 +190,9 @@ export class ConcurrencyLimit {
     }
   }
 
-  /** Drops expired entries at the head of the queue, and the state of a key without tasks. */
+  /** Drops the state of a key without tasks. */
   #prune(key: string, state: KeyState): void {
-    while (state.waiting.first?.hasExpired) state.waiting.shift();
-    if (state.waiting.length > 0) return;
+    if (state.waiting.size > 0) return;
     this.#waiting.delete(key);
     if (state.tasks > 0) return;
     this.#keys.delete(key);
@@ -206,12 +201,13 @@ export class ConcurrencyLimit {
     this.#idle = null;
   }
 
-  /** Among the keys with the least running work, the first in turn; null if no task may start. */
-  #next(): [key: string, state: KeyState] | null {
-    let next: [key: string, state: KeyState] | null = null;
+  /** The next task of the first in turn among the keys with the least running work; null if no task may start. */
+  #next(): NextTask | null {
+    let next: NextTask | null = null;
     for (const [key, state] of this.#waiting) {
       if (state.running >= (next?.[1].running ?? Number.POSITIVE_INFINITY)) continue;
-      if (this.#hasCapacity(state, state.waiting.first?.size ?? 0)) next = [key, state];
+      const [entry] = state.waiting;
+      if (entry !== undefined && this.#hasCapacity(state, entry.size)) next = [key, state, entry];
     }
     return next;
   }
