@@ -67,27 +67,17 @@ export interface SenderHandler extends EndpointHandler {
   onDisposition(delivery: SentDelivery, state: AmqpDeliveryState, isSettled: boolean): void;
 }
 
-/** A source (messaging, 3.5.3) or target (3.5.4) in this server's `attach`. */
-interface TerminusFields {
-  readonly address: string | null;
-  /** Sources only: an encoded map, or null. */
-  readonly filter?: Buffer | null;
-  /** Sources that deliver only; with it, the supported outcomes and the default outcome are sent, too. */
-  readonly distributionMode?: DistributionMode;
-}
-
 /** Whether the client consumes elements, or browses copies (messaging, 3.5.3). */
 type DistributionMode = 'move' | 'copy';
 
-interface AttachFields {
+/** What this server's `attach` adds to the client's. */
+interface Acceptance {
   readonly sndSettleMode: number;
   readonly rcvSettleMode: number;
-  /** Source and target are null if the link is refused; then `detach` follows (transport, 2.6.3). */
-  readonly source: TerminusFields | null;
-  readonly target: TerminusFields | null;
-  /** 0: not announced. */
-  readonly maxMessageBytes: number;
-  readonly capabilities: readonly string[];
+  /** Maximum size of a message from the client; links on which it sends only. */
+  readonly maxMessageBytes?: number;
+  /** Links on which the client receives only. */
+  readonly distributionMode?: DistributionMode;
 }
 
 /**
@@ -140,9 +130,7 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
 
   /** Refuses an `attach`: replies without source and target, then sends `detach` (transport, 2.6.3). */
   refuse(error: AmqpError): void {
-    const { sndSettleMode, rcvSettleMode } = this.request;
-    const modes = { sndSettleMode, rcvSettleMode };
-    this.sendAttach({ ...modes, source: null, target: null, maxMessageBytes: 0, capabilities: [] });
+    this.sendAttach(null);
     this.detach(error);
   }
 
@@ -161,33 +149,34 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
     this.handler = null;
   }
 
-  /** Sends this server's `attach` (transport, 2.7.3). */
-  protected sendAttach({ source, target, ...fields }: AttachFields): void {
-    const { name, isPeerSender: isReceiver } = this.request;
-    const { session } = this;
-    const attach = frame(FRAME_TYPE.amqp, session.channel, PERFORMATIVE.attach, () => {
+  /** Sends this server's `attach` (transport, 2.7.3). @param accepted null: the link is refused */
+  protected sendAttach(accepted: Acceptance | null): void {
+    const { name, source, target, isPeerSender: isReceiver } = this.request;
+    const { sndSettleMode, rcvSettleMode } = accepted ?? this.request;
+    const attach = frame(FRAME_TYPE.amqp, this.session.channel, PERFORMATIVE.attach, () => {
       writer.text(name);
       writer.uint(this.ownHandle);
       writer.boolean(isReceiver);
-      writer.ubyte(fields.sndSettleMode);
-      writer.ubyte(fields.rcvSettleMode);
-      if (source === null) writer.null();
-      else writer.list(DESCRIBED.source, () => writeSource(source));
-      if (target === null) writer.null();
-      else {
+      writer.ubyte(sndSettleMode);
+      writer.ubyte(rcvSettleMode);
+      if (accepted === null) {
+        writer.null();
+        writer.null();
+      } else {
+        writer.list(DESCRIBED.source, () => writeSource(source, accepted.distributionMode));
         writer.list(DESCRIBED.target, () => {
-          writer.text(target.address);
+          writer.text(target === null ? '' : target.address);
         });
       }
       writer.null();
       writer.null();
       if (isReceiver) writer.null();
       else writer.uint(0);
-      if (fields.maxMessageBytes === 0) writer.null();
-      else writer.ulong(fields.maxMessageBytes);
-      if (fields.capabilities.length > 0) writer.symbols(fields.capabilities);
+      if (accepted?.maxMessageBytes === undefined) return;
+      writer.ulong(accepted.maxMessageBytes);
+      writer.symbols(LINK_CAPABILITIES);
     });
-    session.write(attach);
+    this.session.write(attach);
   }
 }
 
@@ -212,17 +201,9 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
    * @param maxMessageBytes maximum size of a message from the client
    */
   accept(handler: ReceiverHandler, maxMessageBytes: number): void {
-    const { source, target, sndSettleMode } = this.request;
     this.handler = handler;
-    this.sendAttach({
-      source: { address: source?.address ?? '' },
-      target: { address: target === null ? '' : target.address },
-      maxMessageBytes,
-      sndSettleMode,
-      // `first`, whatever the client requests: uamqp requests `second`, and then never settles what it sent.
-      rcvSettleMode: 0,
-      capabilities: LINK_CAPABILITIES,
-    });
+    // `first`, whatever the client requests: uamqp requests `second`, and then never settles what it sent.
+    this.sendAttach({ sndSettleMode: this.request.sndSettleMode, rcvSettleMode: 0, maxMessageBytes });
   }
 
   grant(credit: number): void {
@@ -291,17 +272,10 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
 
   /** Replies to the `attach` with the client's source and target. @param isSettled whether messages are sent settled */
   accept(handler: SenderHandler, isSettled: boolean, distributionMode: DistributionMode): void {
-    const { source, target, rcvSettleMode } = this.request;
     this.handler = handler;
-    this.sendAttach({
-      source: { address: source?.address ?? '', filter: source?.filter ?? null, distributionMode },
-      target: { address: target?.address ?? '' },
-      maxMessageBytes: 0,
-      sndSettleMode: isSettled ? SETTLE_MODE.settled : SETTLE_MODE.unsettled,
-      // Both modes are supported: if the client does not settle with its outcome, this side settles then.
-      rcvSettleMode,
-      capabilities: [],
-    });
+    const sndSettleMode = isSettled ? SETTLE_MODE.settled : SETTLE_MODE.unsettled;
+    // Both modes are supported: if the client does not settle with its outcome, this side settles then.
+    this.sendAttach({ sndSettleMode, rcvSettleMode: this.request.rcvSettleMode, distributionMode });
   }
 
   /** How many messages can be sent now without waiting for the session's window. */
@@ -349,11 +323,13 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
   }
 }
 
-function writeSource({ address, filter = null, distributionMode }: TerminusFields): void {
-  writer.text(address);
+/** Writes the fields of a source (messaging, 3.5.3); if it delivers, also the supported and the default outcomes. */
+function writeSource(source: Terminus | null, distributionMode: DistributionMode | undefined): void {
+  writer.text(source?.address ?? '');
   if (distributionMode === undefined) return;
   for (let field = 1; field < 6; field++) writer.null();
   writer.symbol(distributionMode);
+  const filter = source?.filter ?? null;
   if (filter === null) writer.null();
   else writer.encoded(filter);
   // The default outcome: a delivery that the client may have seen counts as a failed try.
