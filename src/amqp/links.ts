@@ -99,10 +99,6 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     this.#connection.removeLink(this);
   }
 
-  onDetach(): void {
-    this.stop();
-  }
-
   onCreditLost(count: number): void {
     this.#replenish(count);
   }
@@ -240,10 +236,6 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     });
   }
 
-  onDetach(): void {
-    void this.stop(true);
-  }
-
   onFlow(): void {
     const { credit } = this.endpoint;
     // Credit below the window: the client either holds the rest of the window as unsettled deliveries, or, if it holds
@@ -370,10 +362,6 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
   protected override onStop(): Promise<unknown> {
     this.session.removeLink(this);
     return super.onStop();
-  }
-
-  onDetach(): void {
-    void this.stop(true);
   }
 
   /** Each flow of the client checks for new elements. */

@@ -136,7 +136,7 @@ export class EndpointDriver implements ConnectionHost {
       return;
     }
     this.links.push(link);
-    const onDetach = (): void => {
+    const stop = (): void => {
       this.detached.push(link);
       link.release();
     };
@@ -147,7 +147,7 @@ export class EndpointDriver implements ConnectionHost {
           onCreditLost: (count) => {
             this.creditLost += count;
           },
-          onDetach,
+          stop,
         },
         1000,
       );
@@ -159,7 +159,7 @@ export class EndpointDriver implements ConnectionHost {
         onFlow: () => {},
         onDisposition: ({ id }: SentDelivery, { kind }: AmqpDeliveryState, isSettled: boolean) =>
           this.dispositions.push([id, kind, isSettled]),
-        onDetach,
+        stop,
       },
       false,
       'move',

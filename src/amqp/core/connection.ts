@@ -316,7 +316,7 @@ export class ConnectionEndpoint {
       endpoint.session.forgetReceived();
     }
     this.#attached -= 1;
-    endpoint.handler?.onDetach();
+    endpoint.handler?.stop(true);
     endpoint.release();
     const key = linkKey(endpoint);
     if (this.#links.get(key) === endpoint) this.#links.delete(key);

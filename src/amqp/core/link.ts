@@ -48,8 +48,11 @@ export interface AmqpDeliveryState {
 }
 
 interface EndpointHandler {
-  /** The client ended the link, or another link took its name. Called at most once, and never after `detach`. */
-  onDetach(): void;
+  /**
+   * The client ended the link, or another link took its name. Never called after `detach`.
+   * @param countTries whether a failed try is counted for each element that the client may have seen
+   */
+  stop(countTries: boolean): unknown;
 }
 
 /** What a link on which the client sends calls. */
@@ -136,8 +139,7 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
 
   /** Ends the link because another one took its name (transport, 2.6.1). */
   steal(): void {
-    const { handler } = this;
-    handler?.onDetach();
+    this.handler?.stop(true);
     this.detach({ condition: 'amqp:link:stolen', description: 'Another link was attached under its name.' });
   }
 
