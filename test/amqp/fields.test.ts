@@ -155,28 +155,28 @@ describe('The fields of a list', () => {
     ],
     'a list8 without its count': [
       bytes(0, smallUlong(1), 0xc0, 1),
-      'A list is longer than what contains it.',
+      'A value is longer than what contains it.',
     ],
     'a list32 without its size': [
       bytes(0, smallUlong(1), 0xd0, 0, 0),
-      'A list is longer than what contains it.',
+      'A value is longer than what contains it.',
     ],
     'a list32 without its count': [
       bytes(0, smallUlong(1), 0xd0, 0, 0, 0, 4, 0, 0),
-      'A list is longer than what contains it.',
+      'A value is longer than what contains it.',
     ],
     'a size too small for the count': [
       bytes(0, smallUlong(1), 0xd0, 0, 0, 0, 3, 0, 0, 0, 0),
-      'A list is longer than what contains it.',
+      'A size has no room for the count that follows it.',
     ],
-    'a size of 0': [bytes(0, smallUlong(1), 0xc0, 0, 0), 'A list is longer than what contains it.'],
+    'a size of 0': [bytes(0, smallUlong(1), 0xc0, 0, 0), 'A size has no room for the count that follows it.'],
     'a size past the end': [
       bytes(0, smallUlong(1), 0xc0, 3, 1, 0x40),
-      'A list is longer than what contains it.',
+      'A value is longer than what contains it.',
     ],
     'a size of 2^32-1': [
       bytes(0, smallUlong(1), 0xd0, 255, 255, 255, 255, 0, 0, 0, 0),
-      'A list is longer than what contains it.',
+      'A value is longer than what contains it.',
     ],
     'a field fewer than the count': [bytes(0, smallUlong(1), 0xc0, 2, 2, 0x40), 'A value is missing.'],
     'a field more than the count': [

@@ -1,6 +1,6 @@
 import { CODE } from './codes.ts';
 import { decodeError } from './protocol-error.ts';
-import { ValueChecker, type ValueLimits, widthOf } from './value-checker.ts';
+import { sizeAt, sizedEnd, ValueChecker, type ValueLimits, widthOf } from './value-checker.ts';
 
 /** The value of a field that is absent or null; no field of the protocol is negative. */
 export const ABSENT = -1;
@@ -17,7 +17,6 @@ export class FieldReader {
   #bytes: Buffer = NOTHING;
   #end = 0;
   #fieldsLeft = 0;
-  #fieldStart = 0;
   /** Position of the next field. */
   at = 0;
 
@@ -81,15 +80,9 @@ export class FieldReader {
     if (code !== CODE.list8 && code !== CODE.list32)
       throw decodeError('A value of another type was sent instead of a described list.');
     const width = widthOf[code] ?? 0;
-    const first = at + 1 + width;
-    if (first + width > this.#end) throw decodeError('A list is longer than what contains it.');
-    const size = width === 1 ? (bytes[at + 1] ?? 0) : bytes.readUInt32BE(at + 1);
-    if (size < width || first + size > this.#end) {
-      throw decodeError('A list is longer than what contains it.');
-    }
-    this.#fieldsLeft = width === 1 ? (bytes[first] ?? 0) : bytes.readUInt32BE(first);
-    this.at = first + width;
-    this.#end = first + size;
+    this.#end = sizedEnd(bytes, at + 1, this.#end, width);
+    this.#fieldsLeft = sizeAt(bytes, at + 1 + width, width);
+    this.at = at + 1 + 2 * width;
   }
 
   /** The format code of the next field; that of null if it is absent. */
@@ -105,7 +98,6 @@ export class FieldReader {
 
   /** Skips a field of any type. Returns the position of the next one. */
   skip(): number {
-    this.#fieldStart = this.at;
     if (this.#fieldsLeft === 0) return this.at;
     this.#fieldsLeft -= 1;
     this.at = this.#checker.skip(this.#bytes, this.at, this.#end);
@@ -223,9 +215,10 @@ export class FieldReader {
 
   /** Skips a field that is a symbol or an array of symbols, or absent. */
   symbols(name: string): void {
+    const { at } = this;
     const code = this.oneOf(name, CODE.symbol8, CODE.symbol32, CODE.array8, CODE.array32);
     if (code !== CODE.array8 && code !== CODE.array32) return;
-    const element = this.#bytes[this.#fieldStart + 1 + 2 * (widthOf[code] ?? 0)];
+    const element = this.#bytes[at + 1 + 2 * (widthOf[code] ?? 0)];
     if (element !== CODE.symbol8 && element !== CODE.symbol32) {
       throw decodeError(`${name} contains a value that is not a symbol.`);
     }

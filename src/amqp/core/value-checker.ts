@@ -145,7 +145,7 @@ export class ValueChecker {
 }
 
 /** The end of a list, map or array. Its size includes the count that follows, but not the size itself. */
-function sizedEnd(bytes: Buffer, at: number, end: number, width: number): number {
+export function sizedEnd(bytes: Buffer, at: number, end: number, width: number): number {
   if (at + 2 * width > end) throw pastEnd();
   const size = sizeAt(bytes, at, width);
   if (size < width) throw decodeError('A size has no room for the count that follows it.');
@@ -176,7 +176,7 @@ function codeAt(bytes: Buffer, at: number, end: number): number {
 }
 
 /** Reads an unsigned number of one or four bytes, without a bounds check. */
-function sizeAt(bytes: Buffer, at: number, width: number): number {
+export function sizeAt(bytes: Buffer, at: number, width: number): number {
   return width === 1 ? (bytes[at] ?? 0) : bytes.readUInt32BE(at);
 }
 
