@@ -233,8 +233,10 @@ export class AmqpConnection
         return this.#readSaslHeader();
       case 'sasl':
         return this.#readSaslFrame();
-      case 'amqp-header':
-        return this.#readAmqpHeader();
+      case 'amqp-header': {
+        const name = 'the header of AMQP 1.0 (protocol 0, version 1.0.0) after the login';
+        return this.#readHeader(AMQP_HEADER, name, 'frames');
+      }
       case 'frames':
         return this.#readFrame();
     }
@@ -256,15 +258,20 @@ export class AmqpConnection
     );
   }
 
-  #readSaslHeader(): boolean {
-    const header = this.input.raw(SASL_HEADER.length);
+  /** Reads a protocol header, and replies with the same. @param name for error messages */
+  #readHeader(expected: Buffer, name: string, next: Phase): boolean {
+    const header = this.input.raw(expected.length);
     if (header === null) return false;
-    if (!header.equals(SASL_HEADER)) {
-      throw wrongHeader(header, 'the SASL header of AMQP 1.0 (protocol 3, version 1.0.0)');
-    }
-    this.writer.add(null, SASL_HEADER);
+    if (!header.equals(expected)) throw wrongHeader(header, name);
+    this.writer.add(null, expected);
+    this.#phase = next;
+    return true;
+  }
+
+  #readSaslHeader(): boolean {
+    const name = 'the SASL header of AMQP 1.0 (protocol 3, version 1.0.0)';
+    if (!this.#readHeader(SASL_HEADER, name, 'sasl')) return false;
     this.#saslLogin.offer();
-    this.#phase = 'sasl';
     return true;
   }
 
@@ -281,17 +288,6 @@ export class AmqpConnection
     this.#phase = 'amqp-header';
     this.input.maxBytes = AMQP_LIMITS.frameBytes;
     this.#expectOpen();
-  }
-
-  #readAmqpHeader(): boolean {
-    const header = this.input.raw(AMQP_HEADER.length);
-    if (header === null) return false;
-    if (!header.equals(AMQP_HEADER)) {
-      throw wrongHeader(header, 'the header of AMQP 1.0 (protocol 0, version 1.0.0) after the login');
-    }
-    this.writer.add(null, AMQP_HEADER);
-    this.#phase = 'frames';
-    return true;
   }
 
   #readFrame(): boolean {
