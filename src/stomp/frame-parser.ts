@@ -24,32 +24,26 @@ interface FrameHead {
   readonly headers: readonly string[];
 }
 
-const NO_HEAD: FrameHead = { command: '', headers: [] };
-
 /** The only frame of a client that may have a body. */
 const BODY_COMMAND = 'SEND';
 
 /**
  * Splits a client's bytes into frames, however they are chunked: `push` the bytes, then call `next` until it returns
  * null. Do not use a parser that has thrown.
- *
- * States: `between` (skips line ends, which heart-beats are, too), `head` (until a blank line), `body` (until its
- * length is reached, or a NUL).
  */
 export class FrameParser {
   /** Rules of the agreed version, once there is one; may be set between two frames. */
   rules: HeadRules = CONNECT_RULES;
   readonly #limits: FrameLimits;
-  #state: 'between' | 'head' | 'body' = 'between';
   #input: Buffer = NOTHING;
   /** Position of the first byte that was not read yet. */
   #position = 0;
-  /** How many bytes from `#at` on were searched for the blank line. */
+  /** How many bytes of the head were searched for the blank line. */
   #searched = 0;
   /** All bytes of the head so far, ORed: above 0x7f if it is not ASCII. */
   #bits = 0;
-  /** Head of the frame whose body is being read. */
-  #head: FrameHead = NO_HEAD;
+  /** Head of the frame whose body is being read; null before its blank line. */
+  #head: FrameHead | null = null;
   #headBytes = 0;
   /** The frame's content-length; null: the body ends at the first NUL. */
   #bodyLength: number | null = null;
@@ -62,7 +56,7 @@ export class FrameParser {
 
   /** The receipt id of the frame that is being read, for an ERROR; null if it has none, or its head is incomplete. */
   get receipt(): string | null {
-    return this.#state === 'body' ? headerOf(this.#head.headers, 'receipt') : null;
+    return this.#head === null ? null : headerOf(this.#head.headers, 'receipt');
   }
 
   push(bytes: Buffer): void {
@@ -73,11 +67,12 @@ export class FrameParser {
 
   /** The next whole frame, or null. @throws QuaysideError `malformed-request`, `headers-too-large`, `body-too-large` */
   next(): StompFrame | null {
-    if (this.#state === 'between' && !this.#skipLineEnds()) return null;
-    if (this.#state === 'head' && !this.#readHead()) return null;
-    return this.#readBody();
+    const head = this.#head ?? this.#readHead();
+    if (head === null) return null;
+    return this.#bodyLength === null ? this.#readUpToNul(head) : this.#readCounted(head, this.#bodyLength);
   }
 
+  /** Skips line ends between frames, which heart-beats are, too. @returns whether a command follows */
   #skipLineEnds(): boolean {
     const input = this.#input;
     for (; this.#position < input.length; this.#position++) {
@@ -85,9 +80,6 @@ export class FrameParser {
       if (byte === LF || (byte === CR && this.rules.crlf)) continue;
       if (byte < 0x41 || byte > 0x5a)
         throw invalidCommand(input.toString('latin1', this.#position, previewEnd(input, this.#position)));
-      this.#state = 'head';
-      this.#searched = 0;
-      this.#bits = 0;
       return true;
     }
     this.#release(input.length);
@@ -102,7 +94,8 @@ export class FrameParser {
   }
 
   /** Searches for the blank line at the end of the head. */
-  #readHead(): boolean {
+  #readHead(): FrameHead | null {
+    if (this.#searched === 0 && !this.#skipLineEnds()) return null;
     const input = this.#input;
     const { crlf } = this.rules;
     let at = this.#position + this.#searched;
@@ -123,21 +116,24 @@ export class FrameParser {
     this.#searched = at - this.#position;
     this.#checkHeadLength(input.length);
     this.#release(this.#position);
-    return false;
+    return null;
   }
 
-  #endHead(end: number, bodyAt: number): true {
+  #endHead(end: number, bodyAt: number): FrameHead {
     this.#checkHeadLength(end);
     const input = this.#input;
-    if (this.#bits > 0x7f && this.rules.utf8 && !isUtf8(input.subarray(this.#position, end))) {
+    const bits = this.#bits;
+    this.#searched = 0;
+    this.#bits = 0;
+    if (bits > 0x7f && this.rules.utf8 && !isUtf8(input.subarray(this.#position, end))) {
       throw malformed('Command and headers are not UTF-8, which STOMP 1.1 and 1.2 require.');
     }
-    this.#head = parseHead(input.toString('latin1', this.#position, end), this.rules, this.#limits.headers);
+    const head = parseHead(input.toString('latin1', this.#position, end), this.rules, this.#limits.headers);
+    this.#head = head;
     this.#headBytes = end - this.#position;
     this.#position = bodyAt;
-    this.#state = 'body';
-    this.#bodyLength = this.#readLength();
-    return true;
+    this.#bodyLength = this.#readLength(head);
+    return head;
   }
 
   #checkHeadLength(end: number): void {
@@ -149,8 +145,8 @@ export class FrameParser {
     );
   }
 
-  #readLength(): number | null {
-    const text = headerOf(this.#head.headers, 'content-length');
+  #readLength({ command, headers }: FrameHead): number | null {
+    const text = headerOf(headers, 'content-length');
     if (text === null) return null;
     if (!DECIMAL.test(text)) {
       throw malformed(
@@ -159,12 +155,11 @@ export class FrameParser {
       );
     }
     const length = Number(text);
-    this.#checkBodyLength(length);
+    this.#checkBodyLength(command, length);
     return length;
   }
 
-  #checkBodyLength(length: number): void {
-    const { command } = this.#head;
+  #checkBodyLength(command: string, length: number): void {
     const { bodyBytes } = this.#limits;
     if (length === 0 || (command === BODY_COMMAND && length <= bodyBytes)) return;
     if (command !== BODY_COMMAND) {
@@ -176,11 +171,7 @@ export class FrameParser {
     );
   }
 
-  #readBody(): StompFrame | null {
-    return this.#bodyLength === null ? this.#readUpToNul() : this.#readCounted(this.#bodyLength);
-  }
-
-  #readCounted(length: number): StompFrame | null {
+  #readCounted(head: FrameHead, length: number): StompFrame | null {
     const missing = length + 1 - (this.#body?.length ?? 0);
     const end = this.#position + missing;
     if (this.#input.length < end) {
@@ -192,14 +183,14 @@ export class FrameParser {
         `The content-length is ${length}, but no NUL follows after that many bytes of the body.`,
       );
     }
-    return this.#completeFrame(end - 1);
+    return this.#completeFrame(head, end - 1);
   }
 
-  #readUpToNul(): StompFrame | null {
+  #readUpToNul(head: FrameHead): StompFrame | null {
     const nulAt = this.#input.indexOf(NUL, this.#position);
     const end = nulAt < 0 ? this.#input.length : nulAt;
-    this.#checkBodyLength((this.#body?.length ?? 0) + end - this.#position);
-    if (nulAt >= 0) return this.#completeFrame(end);
+    this.#checkBodyLength(head.command, (this.#body?.length ?? 0) + end - this.#position);
+    if (nulAt >= 0) return this.#completeFrame(head, end);
     this.#appendBody(end);
     return null;
   }
@@ -214,8 +205,7 @@ export class FrameParser {
   }
 
   /** Completes the frame. @param end position of the final NUL */
-  #completeFrame(end: number): StompFrame {
-    const { command, headers } = this.#head;
+  #completeFrame({ command, headers }: FrameHead, end: number): StompFrame {
     let body = end === this.#position ? NOTHING : this.#input.subarray(this.#position, end);
     if (this.#body !== null) {
       this.#body.append(body);
@@ -223,8 +213,7 @@ export class FrameParser {
       this.#body = null;
     }
     this.#position = end + 1;
-    this.#state = 'between';
-    this.#head = NO_HEAD;
+    this.#head = null;
     return { command, headers, body, bytes: this.#headBytes + body.byteLength };
   }
 }
