@@ -2,7 +2,7 @@ import { dirname, resolve } from 'node:path';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
-import { type SchemaError, schemaErrors } from '../util/schema.ts';
+import { schemaErrors, type Violation } from '../util/schema.ts';
 import {
   describeType,
   entrySchema,
@@ -226,11 +226,15 @@ function setIn(tree: Tree, path: Path, value: unknown): void {
 
 /** Checks a tree with defaults filled in against the declared options. */
 function checkTree(tree: Tree, report: Report): void {
-  for (const { path, rule, error } of schemaErrors(Options, tree)) {
+  for (const { path: keys, rule, error, value } of schemaErrors(Options, tree)) {
+    const path = keys.map(String);
     if (rule === 'unknown') reportUnknown(path, report);
     else if (rule === 'missing') report(path, 'is missing', hintFor(schemaAt(path), 'Give it'));
     else if (error === undefined) reportWrong(path, tree, report, rule);
-    else report(path, withoutPeriod(error), hintFor(schemaAt(path), 'Correct it'));
+    else {
+      const problem = withoutPeriod(error(path.at(-1) ?? '', value as never));
+      report(path, problem, hintFor(schemaAt(path), 'Correct it'));
+    }
   }
 }
 
@@ -240,7 +244,7 @@ function reportUnknown(path: Path, report: Report): void {
   report(path, 'there is no such option', hint);
 }
 
-function reportWrong(path: Path, tree: Tree, report: Report, rule: SchemaError['rule']): void {
+function reportWrong(path: Path, tree: Tree, report: Report, rule: Violation['rule']): void {
   const schema = schemaAt(path) ?? {};
   const value = valueAt(tree, path);
   const allowed = describeType(schema);

@@ -168,27 +168,9 @@ export const Moment = Type.String({ format: 'date-time' });
 
 type Rule = 'missing' | 'unknown' | 'pattern' | 'length' | 'other';
 
-/** A violation of the schema. The path of `missing` and `unknown` includes the key in question. */
-export interface SchemaError {
-  readonly path: readonly string[];
-  readonly rule: Rule;
-  /** The error that the refinement of the schema creates, which names the last key; undefined if it creates none. */
-  readonly error: Error | undefined;
-}
-
-/** Returns all violations in a value, each once. Below a value of the wrong type nothing is checked. */
-export function schemaErrors(schema: Schema, value: unknown): SchemaError[] {
-  const errors: SchemaError[] = [];
-  checkSchema(schema, value, ({ path, rule, error, value: wrong }) => {
-    const keys = path.map(String);
-    errors.push({ path: keys, rule, error: error?.(keys.at(-1) ?? '', wrong as never) });
-  });
-  return errors;
-}
-
 /** A place in a value where it does not have the form of its schema. */
 export interface Violation {
-  /** Keys and indexes. */
+  /** Keys and indexes. Those of `missing` and `unknown` include the key in question. */
   readonly path: readonly (string | number)[];
   readonly rule: Rule;
   /** What is allowed there. Of an unknown member: the schema of the object. */
@@ -197,6 +179,13 @@ export interface Violation {
   readonly value: unknown;
   /** The error that the refinement of the schema creates for this value, given the path as text. */
   readonly error?: ((path: string, value: never) => Error) | undefined;
+}
+
+/** Returns all violations in a value, each once. Below a value of the wrong type nothing is checked. */
+export function schemaErrors(schema: Schema, value: unknown): Violation[] {
+  const violations: Violation[] = [];
+  checkSchema(schema, value, (violation) => violations.push(violation));
+  return violations;
 }
 
 /**
