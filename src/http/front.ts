@@ -197,11 +197,10 @@ export class Front {
       if (handler === undefined) throw this.#noRoute(call);
       if (this.isClosing) throw shuttingDown();
       checkNoBody(call.head);
-      handler.check(request.rawHeaders);
       const { address } = call;
-      response.detachSocket(socket);
+      const onAccepted = (): void => response.detachSocket(socket);
       const onLogin = (user: string): void => this.#countConnection(socket, user);
-      handler.upgrade({ rawHeaders: request.rawHeaders, address, socket, head, onLogin });
+      handler.upgrade({ rawHeaders: request.rawHeaders, address, socket, head, onAccepted, onLogin });
     } catch (error) {
       call.fail(error);
     }

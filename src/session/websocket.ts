@@ -70,7 +70,8 @@ export class WebSocketListener implements UpgradeHandler {
    * @throws QuaysideError `upgrade-required` for another version, `invalid-parameter` for another subprotocol or an
    * invalid key, or as `SessionServer.checkCapacity`
    */
-  check(rawHeaders: readonly string[]): void {
+  upgrade(upgraded: UpgradeRequest): void {
+    const { rawHeaders, address, socket, head } = upgraded;
     const headers = headersOf(rawHeaders);
     const version = headers['sec-websocket-version'];
     if (version !== WEB_SOCKET_VERSION) {
@@ -81,16 +82,10 @@ export class WebSocketListener implements UpgradeHandler {
     const key = headers['sec-websocket-key'];
     if (key === undefined || !KEY.test(key))
       throw wrongMember('sec-websocket-key', key, '16 bytes in Base64');
-    this.#subprotocolOf(headers);
-    this.#server.checkCapacity();
-  }
-
-  /** Takes over a connection, after `check` has passed. */
-  upgrade(upgraded: UpgradeRequest): void {
-    const { rawHeaders, address, socket, head } = upgraded;
-    const headers = headersOf(rawHeaders);
     // `ws` chooses the first subprotocol of the list.
     const chosen = { ...headers, 'sec-websocket-protocol': this.#subprotocolOf(headers) };
+    this.#server.checkCapacity();
+    upgraded.onAccepted();
     const request = { method: 'GET', headers: chosen };
     this.#webSockets.handleUpgrade(request, socket, head, (webSocket) => {
       const stream = new WebSocketStream(webSocket, upgraded, this.#server, this.#maxMessageBytes);

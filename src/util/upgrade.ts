@@ -12,14 +12,14 @@ export interface UpgradeRequest {
   readonly socket: Socket;
   /** The bytes received after the request. */
   readonly head: Buffer;
+  /** Call before the socket is used: no response can be sent any more. */
+  readonly onAccepted: () => void;
   /** Attributes the connection to a user. @throws QuaysideError `overloaded` if users have too many connections */
   readonly onLogin: (user: string) => void;
 }
 
 /** Handles the upgrade requests of one path. */
 export interface UpgradeHandler {
-  /** @throws QuaysideError the reason for which the request is rejected */
-  check(rawHeaders: readonly string[]): void;
-  /** Takes over the connection of a request that passed `check`. */
+  /** Takes over the connection. @throws QuaysideError the reason for which the request is rejected */
   upgrade(request: UpgradeRequest): void;
 }
