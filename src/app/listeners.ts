@@ -216,10 +216,10 @@ export async function loadSessionServer(
 /** Allowance of a WebSocket message for headers around the largest body, or for many small frames. */
 const MESSAGE_BYTES = 131_072;
 
-/** Loads the WebSocket listener of STOMP or AMQP, which is imported only if enabled. */
+/** Loads WebSocket for STOMP or AMQP, which is imported only if enabled. */
 export async function loadWebSocket(server: SessionServer): Promise<UpgradeHandler> {
-  const { WebSocketListener } = await import('../session/websocket.ts');
-  return new WebSocketListener(server, server.options.bodyLimit + MESSAGE_BYTES);
+  const { webSocketUpgrades } = await import('../session/websocket.ts');
+  return webSocketUpgrades(server, server.options.bodyLimit + MESSAGE_BYTES);
 }
 
 /** The proxies that a front end trusts. @throws ConfigError for an invalid entry */

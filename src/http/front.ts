@@ -193,14 +193,14 @@ export class Front {
       call.head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
       call.origin = checkPage(call.head, this.#origins);
       splitTarget(call, request.url ?? '');
-      const handler = this.parts.upgrades?.get(call.path);
-      if (handler === undefined) throw this.#noRoute(call);
+      const upgrade = this.parts.upgrades?.get(call.path);
+      if (upgrade === undefined) throw this.#noRoute(call);
       if (this.isClosing) throw shuttingDown();
       checkNoBody(call.head);
       const { address } = call;
       const onAccepted = (): void => response.detachSocket(socket);
       const onLogin = (user: string): void => this.#countConnection(socket, user);
-      handler.upgrade({ rawHeaders: request.rawHeaders, address, socket, head, onAccepted, onLogin });
+      upgrade({ rawHeaders: request.rawHeaders, address, socket, head, onAccepted, onLogin });
     } catch (error) {
       call.fail(error);
     }

@@ -42,67 +42,57 @@ const TOO_BIG = 1009;
 /**
  * Lets clients connect to a session server over WebSocket. The server's limits apply as they do over TCP: connections,
  * bytes before the login, frames, heart-beats, and pauses in reading.
+ * @param maxMessageBytes maximum size of a message from a client
+ * @returns a handler that throws QuaysideError `upgrade-required` for another version, `invalid-parameter` for another
+ * subprotocol or an invalid key, or as `SessionServer.checkCapacity`
  */
-export class WebSocketListener implements UpgradeHandler {
-  readonly #server: SessionServer;
-  readonly #maxMessageBytes: number;
-  readonly #webSockets: WebSocketServer;
-
-  /** @param maxMessageBytes maximum size of a message from a client */
-  constructor(server: SessionServer, maxMessageBytes: number) {
-    this.#server = server;
-    this.#maxMessageBytes = maxMessageBytes;
-    const maxParts = Math.max(MAX_PARTS, Math.ceil(maxMessageBytes / PART_BYTES));
-    this.#webSockets = new WebSocketServer({
-      noServer: true,
-      clientTracking: false,
-      // A few compressed bytes could expand to many. Also, the compressed size could reveal a secret that is sent next
-      // to data of an attacker's choice.
-      perMessageDeflate: false,
-      autoPong: false,
-      maxPayload: maxMessageBytes,
-      maxFragments: maxParts,
-      maxBufferedChunks: maxParts,
-    });
-  }
-
-  /**
-   * @throws QuaysideError `upgrade-required` for another version, `invalid-parameter` for another subprotocol or an
-   * invalid key, or as `SessionServer.checkCapacity`
-   */
-  upgrade(upgraded: UpgradeRequest): void {
+export function webSocketUpgrades(server: SessionServer, maxMessageBytes: number): UpgradeHandler {
+  const maxParts = Math.max(MAX_PARTS, Math.ceil(maxMessageBytes / PART_BYTES));
+  const webSockets = new WebSocketServer({
+    noServer: true,
+    clientTracking: false,
+    // A few compressed bytes could expand to many. Also, the compressed size could reveal a secret that is sent next
+    // to data of an attacker's choice.
+    perMessageDeflate: false,
+    autoPong: false,
+    maxPayload: maxMessageBytes,
+    maxFragments: maxParts,
+    maxBufferedChunks: maxParts,
+  });
+  return (upgraded) => {
     const { rawHeaders, address, socket, head } = upgraded;
     const headers = headersOf(rawHeaders);
-    const version = headers['sec-websocket-version'];
-    if (version !== WEB_SOCKET_VERSION) {
-      throw wrongMember('sec-websocket-version', version, WEB_SOCKET_VERSION).with({
-        code: 'upgrade-required',
-      });
-    }
-    const key = headers['sec-websocket-key'];
-    if (key === undefined || !KEY.test(key))
-      throw wrongMember('sec-websocket-key', key, '16 bytes in Base64');
+    checkVersionAndKey(headers);
     // `ws` chooses the first subprotocol of the list.
-    const chosen = { ...headers, 'sec-websocket-protocol': this.#subprotocolOf(headers) };
-    this.#server.checkCapacity();
+    const subprotocol = chosenOf(server.webSocket.subprotocols, headers['sec-websocket-protocol'] ?? '');
+    server.checkCapacity();
     upgraded.onAccepted();
-    const request = { method: 'GET', headers: chosen };
-    this.#webSockets.handleUpgrade(request, socket, head, (webSocket) => {
-      const stream = new WebSocketStream(webSocket, upgraded, this.#server, this.#maxMessageBytes);
-      this.#server.accept(stream, address);
+    const request = { method: 'GET', headers: { ...headers, 'sec-websocket-protocol': subprotocol } };
+    webSockets.handleUpgrade(request, socket, head, (webSocket) => {
+      server.accept(new WebSocketStream(webSocket, upgraded, server, maxMessageBytes), address);
+    });
+  };
+}
+
+function checkVersionAndKey(headers: Readonly<Record<string, string>>): void {
+  const { 'sec-websocket-version': version, 'sec-websocket-key': key } = headers;
+  if (version !== WEB_SOCKET_VERSION) {
+    throw wrongMember('sec-websocket-version', version, WEB_SOCKET_VERSION).with({
+      code: 'upgrade-required',
     });
   }
+  if (key === undefined || !KEY.test(key)) throw wrongMember('sec-websocket-key', key, '16 bytes in Base64');
+}
 
-  #subprotocolOf({ 'sec-websocket-protocol': offer = '' }: Readonly<Record<string, string>>): string {
-    const { subprotocols } = this.#server.webSocket;
-    const offered = new Set(offer.split(',').map((name) => name.trim()));
-    const chosen = subprotocols.find((name) => offered.has(name));
-    if (chosen !== undefined) return chosen;
-    throw invalidParameter(
-      'sec-websocket-protocol',
-      `The WebSocket subprotocol ${quote(offer)} is not served here. Allowed: ${subprotocols.join(', ')}.`,
-    );
-  }
+/** The preferred one of the subprotocols that a client offers, a list with commas. */
+function chosenOf(subprotocols: readonly string[], offer: string): string {
+  const offered = new Set(offer.split(',').map((name) => name.trim()));
+  const chosen = subprotocols.find((name) => offered.has(name));
+  if (chosen !== undefined) return chosen;
+  throw invalidParameter(
+    'sec-websocket-protocol',
+    `The WebSocket subprotocol ${quote(offer)} is not served here. Allowed: ${subprotocols.join(', ')}.`,
+  );
 }
 
 /**

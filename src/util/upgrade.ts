@@ -18,8 +18,8 @@ export interface UpgradeRequest {
   readonly onLogin: (user: string) => void;
 }
 
-/** Handles the upgrade requests of one path. */
-export interface UpgradeHandler {
-  /** Takes over the connection. @throws QuaysideError the reason for which the request is rejected */
-  upgrade(request: UpgradeRequest): void;
-}
+/**
+ * Handles the upgrade requests of one path: takes over the connection.
+ * @throws QuaysideError the reason for which the request is rejected
+ */
+export type UpgradeHandler = (request: UpgradeRequest) => void;

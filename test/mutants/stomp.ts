@@ -139,7 +139,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'WebSockets do not count as STOMP connections',
     suite: 'WebSocket',
-    edits: shared('websocket.ts', 'this.#server.checkCapacity();', ''),
+    edits: shared('websocket.ts', 'server.checkCapacity();', ''),
   },
   {
     name: 'a rejected WebSocket whose client resets the connection stops the server',

@@ -1,7 +1,7 @@
 import { HTTP_DEFAULTS, type HttpOptions, type HttpParts } from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
 import type { SessionServer } from '../../src/session/server.ts';
-import { WebSocketListener } from '../../src/session/websocket.ts';
+import { webSocketUpgrades } from '../../src/session/websocket.ts';
 import type { Clock } from '../../src/util/clock.ts';
 import { SILENT_LOG } from './broker.ts';
 
@@ -33,7 +33,7 @@ export async function startWebSocketPort(given: WebSocketPortOptions): Promise<H
       login: () => new Promise(() => {}),
       loginWithoutPassword: () => null,
     },
-    upgrades: new Map([[path, new WebSocketListener(server, maxMessageBytes)]]),
+    upgrades: new Map([[path, webSocketUpgrades(server, maxMessageBytes)]]),
   };
   const port = new HttpServer(parts as unknown as HttpParts);
   await port.start();
