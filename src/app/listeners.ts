@@ -4,13 +4,10 @@ import { readFile, stat } from 'node:fs/promises';
 import { type AddressInfo, connect } from 'node:net';
 import { createSecureContext } from 'node:tls';
 import { NETWORK_HINT, NetworkError, Networks } from '../access/networks.ts';
-import type { Authenticator, User } from '../access/user.ts';
-import type { Broker } from '../broker/broker.ts';
+import type { User } from '../access/user.ts';
 import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
-import type { SessionServer } from '../session/server.ts';
-import type { Clock } from '../util/clock.ts';
-import type { FrontEndLog } from '../util/log.ts';
+import type { SessionDependencies, SessionOptions, SessionServer } from '../session/server.ts';
 import { messageOf } from '../util/message-of.ts';
 import type { Service } from '../util/service.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
@@ -29,16 +26,7 @@ type ListenerName = keyof typeof SCHEMES;
 export const FRONT_ENDS = ['http', 'stomp', 'amqp'] as const satisfies readonly ListenerName[];
 
 /** The options that all front ends share, with TLS files already read. */
-export interface ListenerSettings {
-  readonly host: string;
-  readonly port: number;
-  readonly bodyLimit: number;
-  readonly maxSockets: number;
-  readonly trustedProxies: Networks;
-  readonly tls: TlsMaterial | null;
-  readonly logsAccess: boolean;
-  readonly drainMs: number;
-}
+export type ListenerSettings = Omit<SessionOptions, 'loginTimeoutMs' | 'stallTimeoutMs'>;
 
 /**
  * Reads the options of a front end and validates its certificate. Null if it has no port, which disables it.
@@ -185,21 +173,12 @@ export class FrontEnd<S extends FrontEndServer = FrontEndServer> implements Serv
   }
 }
 
-/** Dependencies of the session front ends, STOMP and AMQP. */
-export interface SessionFrontEndParts {
-  readonly broker: Broker;
-  readonly authenticator: Authenticator;
-  readonly log: FrontEndLog;
-  readonly clock: Clock;
-  readonly version: string;
-}
-
 /** Loads STOMP or AMQP. They are imported only if enabled, because they take a fifth of the startup time. */
 export async function loadSessionServer(
   name: 'stomp' | 'amqp',
   { stomp, amqp }: Config,
   settings: ListenerSettings,
-  parts: SessionFrontEndParts,
+  parts: Omit<SessionDependencies, 'options'>,
 ): Promise<SessionServer> {
   if (name === 'stomp') {
     const { StompServer } = await import('../stomp/session.ts');
