@@ -1,3 +1,4 @@
+import type { IssuedToken, ListedToken } from '../model/records.ts';
 import type { CommandContext } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -7,26 +8,17 @@ export interface TokenFlags {
   readonly expires?: string;
 }
 
-interface TokenRow extends Readonly<Record<string, unknown>> {
-  readonly id: string;
-  readonly name: string;
-  readonly owner: string;
-  readonly rights: Readonly<Record<string, readonly string[]>> | null;
-  readonly expiresAt: string | null;
-  readonly lastUsedAt: string | null;
-}
-
 export async function addToken(context: CommandContext, name: string, flags: TokenFlags): Promise<number> {
   const { rights = null, expires = null } = flags;
   const body = JSON.stringify({ name, rights, expiresAt: expires });
-  const created = await context.json<TokenRow & { readonly token: string }>('POST', '/tokens', { body });
+  const created = await context.json<IssuedToken>('POST', '/tokens', { body });
   context.hasChanged = true;
   await context.print(created, () => `${created.token}\nIt is shown only once. Its id is ${created.id}.`);
   return EXIT_CODES.done;
 }
 
 export async function listTokens(context: CommandContext): Promise<number> {
-  const tokens = await context.json<TokenRow[]>('GET', '/tokens');
+  const tokens = await context.json<ListedToken[]>('GET', '/tokens');
   await context.printRecords(
     tokens,
     ({ id, name, owner, rights, expiresAt, lastUsedAt }) => ({
@@ -49,7 +41,7 @@ export async function revokeToken(context: CommandContext, id: string): Promise<
   return EXIT_CODES.done;
 }
 
-function rightsText(rights: NonNullable<TokenRow['rights']>): string {
+function rightsText(rights: NonNullable<ListedToken['rights']>): string {
   return Object.entries(rights)
     .map(([namespace, list]) => `${namespace}=${list.join(',')}`)
     .join(' ');
