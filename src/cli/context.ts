@@ -113,7 +113,7 @@ export class CommandContext {
 
   /** Prints a table for people, otherwise one line of JSON per row. */
   async printRows(rows: readonly Readonly<Record<string, unknown>>[], empty: string): Promise<void> {
-    if (!this.isHuman) for (const row of rows) await this.write(`${jsonText(row)}\n`);
+    if (!this.isHuman) for (const row of rows) await this.write(`${printableJson(JSON.stringify(row))}\n`);
     else await this.write(rows.length === 0 ? `${empty}\n` : tableOf(rows));
   }
 
@@ -182,18 +182,18 @@ function connectionOf(flags: ConnectionFlags, env: CommandIo['env']): ServerAcce
 
 function fileConnection(env: CommandIo['env']): ServerAccess {
   const path = join(env.XDG_CONFIG_HOME || join(homedir(), '.config'), 'quayside', 'client.json');
-  let text: string;
+  let content: unknown;
   try {
-    text = UTF8.decode(readFileSync(path));
+    content = JSON.parse(UTF8.decode(readFileSync(path)));
   } catch (error) {
+    // The parser's message quotes a part of the text, which may contain the password.
+    if (error instanceof SyntaxError) throw new CommandUsageError(`${path} is not JSON.`);
     const { code } = error as NodeJS.ErrnoException;
     if (code === 'ENOENT' || code === 'ENOTDIR') return {};
     if (code === NOT_UTF8) throw new CommandUsageError(`${path} is not in UTF-8.`);
     throw new CommandUsageError(`${path} cannot be read (${code}).`);
   }
-  const content = parsedFile(path, text);
-  const isValid = isRecord(content) && FILE_MEMBERS.every((name) => isText(content[name]));
-  if (isValid) return content;
+  if (isRecord(content) && FILE_MEMBERS.every((name) => isText(content[name]))) return content;
   throw new CommandUsageError(`${path} must be an object with the strings ${FILE_MEMBERS.join(', ')}.`);
 }
 
@@ -201,15 +201,6 @@ const FILE_MEMBERS = ['url', 'user', 'password', 'token'] as const;
 
 function isText(value: unknown): boolean {
   return value === undefined || typeof value === 'string';
-}
-
-function parsedFile(path: string, text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    // The parser's message quotes a part of the text, which may contain the password.
-    throw new CommandUsageError(`${path} is not JSON.`);
-  }
 }
 
 const END_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
@@ -248,13 +239,15 @@ export function tableOf(rows: readonly Readonly<Record<string, unknown>>[]): str
     .join('');
 }
 
+/** A value as text for people. */
+export function textOf(value: unknown): string {
+  if (value === null || value === undefined) return '-';
+  if (value instanceof Date) return value.toISOString();
+  return typeof value === 'object' ? JSON.stringify(value) : String(value);
+}
+
 function cell(value: unknown): string {
-  const text =
-    value === null || value === undefined
-      ? '-'
-      : typeof value === 'object'
-        ? JSON.stringify(value)
-        : String(value);
+  const text = textOf(value);
   return printable(text.length > 60 ? `${text.slice(0, 59)}…` : text);
 }
 
@@ -278,10 +271,6 @@ export function printableJson(json: string): string {
   return json.replaceAll(UNSAFE_CHARACTERS, (character) =>
     character === '\n' ? character : `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
   );
-}
-
-function jsonText(value: unknown): string {
-  return printableJson(JSON.stringify(value));
 }
 
 const NOT_ALLOWED = new Set(['unauthorized', 'token-expired', 'forbidden', 'too-many-attempts']);

@@ -9,7 +9,7 @@ import type {
   QueueRecord,
 } from '../model/records.ts';
 import { quote } from '../util/quote.ts';
-import { type CommandContext, CommandUsageError, onEndSignal, pick } from './context.ts';
+import { type CommandContext, CommandUsageError, onEndSignal, pick, textOf } from './context.ts';
 import { placeOf } from './elements.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -229,13 +229,4 @@ export async function nodes(context: CommandContext): Promise<number> {
     'no nodes',
   );
   return EXIT_CODES.done;
-}
-
-function textOf(value: unknown): string {
-  if (value === null) return '-';
-  return value instanceof Date
-    ? value.toISOString()
-    : typeof value === 'object'
-      ? JSON.stringify(value)
-      : String(value);
 }
