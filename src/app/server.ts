@@ -469,7 +469,7 @@ export class Server implements Service {
 
   /** Starts independent parts concurrently. @throws Error if the server is being stopped */
   async #startParts(...parts: readonly Service[]): Promise<void> {
-    await this.#stack.startAll(parts);
+    await this.#stack.start(parts);
     this.#checkNotStopping();
   }
 

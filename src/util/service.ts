@@ -15,13 +15,11 @@ export class ServiceStack {
   /** Services of one group are started, and stopped, concurrently. */
   readonly #groups: (readonly Service[])[] = [];
 
-  /** Starts a service. It is stopped later even if its start fails, because parts of it may be running. */
-  async start(service: Service): Promise<void> {
-    await this.startAll([service]);
-  }
-
-  /** Like `start`, for services that do not depend on each other. Waits for all, even if one fails. */
-  async startAll(services: readonly Service[]): Promise<void> {
+  /**
+   * Starts services that do not depend on each other, and waits for all, even if one fails. They are stopped later even
+   * if their start fails, because parts of them may be running.
+   */
+  async start(services: readonly Service[]): Promise<void> {
     this.#groups.push(services);
     const outcomes = await Promise.allSettled(services.map((service) => service.start()));
     throwFailures(outcomes, 'Some parts could not be started.');

@@ -258,8 +258,8 @@ describe('A service stack', () => {
   it('stops its services in reverse order, once', async () => {
     const did: string[] = [];
     const stack = new ServiceStack();
-    await stack.start(service('a', did));
-    await stack.startAll([service('b', did), service('c', did)]);
+    await stack.start([service('a', did)]);
+    await stack.start([service('b', did), service('c', did)]);
     await stack.stop();
     await stack.stop();
     assert.deepEqual(did, ['start a', 'start b', 'start c', 'stop c', 'stop b', 'stop a']);
@@ -268,7 +268,7 @@ describe('A service stack', () => {
   it('stops all services even if one fails, and rejects with all errors', async () => {
     const did: string[] = [];
     const stack = new ServiceStack();
-    await stack.startAll([service('a', did, 'first'), service('b', did), service('c', did, 'last')]);
+    await stack.start([service('a', did, 'first'), service('b', did), service('c', did, 'last')]);
     await assert.rejects(stack.stop(), (error) => {
       assert.ok(error instanceof AggregateError);
       assert.deepEqual(
@@ -284,7 +284,7 @@ describe('A service stack', () => {
     const did: string[] = [];
     const stack = new ServiceStack();
     const broken = { ...service('b', did), start: () => Promise.reject(new Error('broken')) };
-    await assert.rejects(stack.startAll([service('a', did), broken]), /broken/);
+    await assert.rejects(stack.start([service('a', did), broken]), /broken/);
     await stack.stop();
     assert.deepEqual(did, ['start a', 'stop b', 'stop a']);
   });
