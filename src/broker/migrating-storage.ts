@@ -16,7 +16,6 @@ import {
   type SettleResult,
   type Storage,
   type StorageCapabilities,
-  type SweepResult,
   type TakeOptions,
   type TakeResult,
   type TimeLeft,
@@ -434,20 +433,10 @@ export class MigratingStorage implements Storage {
     };
   }
 
-  async sweep(): Promise<SweepResult> {
-    const sweepOld = async (): Promise<SweepResult> => {
-      const { affected, nextAt } = await this.#from.sweep();
-      return { affected, nextAt: this.#byNewClock(nextAt) };
-    };
-    const swept = await Promise.allSettled([sweepOld(), this.#to.sweep()]);
-    // An engine reports each affected queue once. A failure of the other engine must not discard that.
-    const done = swept.filter((result) => result.status === 'fulfilled').map(({ value }) => value);
-    const failed = swept.find((result) => result.status === 'rejected');
-    if (done.length === 0 && failed !== undefined) throw failed.reason;
-    return {
-      affected: done.flatMap(({ affected }) => affected),
-      nextAt: failed === undefined ? done.map(({ nextAt }) => nextAt).reduce(earlier) : TAKE_AGAIN,
-    };
+  async sweep(): Promise<number | null> {
+    const [old, current] = [this.#from.sweep(), this.#to.sweep()];
+    await Promise.allSettled([old, current]);
+    return earlier(this.#byNewClock(await old), await current);
   }
 
   takeAffected(): QueueKey[] {

@@ -1,4 +1,4 @@
-import type { Storage, SweepResult } from '../engine/storage.ts';
+import type { Storage } from '../engine/storage.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { EarliestTimer } from '../util/earliest-timer.ts';
@@ -66,7 +66,7 @@ export class LeaseSweeper {
     return this.#sweeping;
   }
 
-  /** Elements were dead-lettered: reports the queues that got them without waiting for a sweep. */
+  /** Reports the queues that gained elements, such as dead letters, since the last report. */
   reportAffected(): void {
     this.#onAffected(this.#storage.takeAffected());
   }
@@ -79,18 +79,20 @@ export class LeaseSweeper {
 
   async #sweepOnce(): Promise<void> {
     this.#timer.cancel();
-    let result: SweepResult;
+    let nextAt: number | null;
     try {
-      result = await this.#storage.sweep();
+      nextAt = await this.#storage.sweep();
     } catch (error) {
       this.#failures.failed(error);
       this.#wakeIn(RETRY_MS);
       return;
+    } finally {
+      // A sweep that failed may have ended leases, too.
+      this.reportAffected();
     }
     this.#failures.worked();
-    this.#onAffected(result.affected);
     const pollMs = POLL_MS * (0.5 + this.#random());
-    const nextMs = result.nextAt === null ? pollMs : untilDue(result.nextAt, this.#clocks);
+    const nextMs = nextAt === null ? pollMs : untilDue(nextAt, this.#clocks);
     this.#wakeIn(nextMs > 0 ? Math.min(nextMs, pollMs) : REST_MS);
   }
 

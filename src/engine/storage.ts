@@ -126,15 +126,15 @@ export interface Storage {
    * Housekeeping for all queues of the engine: expires leases that ran out (each a failed try with the reason {@link
    * LEASE_EXPIRED}, including dead letter and retry delay, which starts at the end of the lease) and elements, applies
    * retention, and forgets old dedup keys and unused queues. The work of one call is bounded. Returns when to call
-   * again (null: nothing is due), and what {@link takeAffected} returns. Elements sent to a queue on another server of
-   * a cluster may arrive later, so that an unreachable server delays no other; a later sweep then names that queue.
-   * Safe to call from several nodes concurrently.
+   * again (null: nothing is due). Elements sent to a queue on another server of a cluster may arrive later, so that an
+   * unreachable server delays no other. Safe to call from several nodes concurrently.
    */
-  sweep(): Promise<SweepResult>;
+  sweep(): Promise<number | null>;
 
   /**
    * Returns the queues that gained eligible elements through the steps of this engine object since they were last
-   * returned, such as the dead-letter queues of settles that have resolved.
+   * returned, without those that were dropped since: queues whose leases a sweep ended, even if a later step of it
+   * failed, and the dead-letter queues of sweeps and settles.
    */
   takeAffected(): QueueKey[];
 
@@ -483,10 +483,4 @@ export interface Usage {
    * unknown.
    */
   readonly bytes: number | null;
-}
-
-export interface SweepResult {
-  /** Queues that gained eligible elements, without those that were dropped since. */
-  readonly affected: readonly QueueKey[];
-  readonly nextAt: number | null;
 }

@@ -10,7 +10,6 @@ import type {
   SettleResult,
   Storage,
   StorageCapabilities,
-  SweepResult,
   TakeOptions,
   TakeResult,
   TimeLeft,
@@ -138,7 +137,7 @@ export class TracedStorage implements Storage {
     return this.#within('usage', null, () => this.#storage.usage(ns, needsBytes));
   }
 
-  sweep(): Promise<SweepResult> {
+  sweep(): Promise<number | null> {
     return this.#storage.sweep();
   }
 

@@ -5,6 +5,7 @@ import type { Delivery } from '../../src/model/element.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
+import { sweepAffected } from '../support/sweep.ts';
 import { until } from '../support/until.ts';
 
 export const MAX_TRIES = 3;
@@ -110,7 +111,7 @@ export class Fixture {
   async sweepInto(target: QueueKey, count = 1): Promise<QueueKey[]> {
     const affected: QueueKey[] = [];
     await until(async () => {
-      affected.push(...(await this.storage.sweep()).affected);
+      affected.push(...(await sweepAffected(this.storage)));
       const isNamed = affected.some(({ ns, name }) => ns === target.ns && name === target.name);
       return isNamed && (await this.storage.counts(target)).ready >= count;
     });

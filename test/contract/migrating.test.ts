@@ -416,7 +416,7 @@ describe('a queue in two engines', () => {
       await old().insert(queue, [newElement({ delayMs: 2_000 })]);
       const { nextDueAt } = await storage.take(queue, { group: '', count: 1, leaseMs: null });
       const { nextMatureAt } = await storage.counts(queue);
-      const { nextAt } = await storage.sweep();
+      const nextAt = await storage.sweep();
       assert.deepEqual(
         [nextDueAt, nextMatureAt, nextAt].map((at) => (at ?? 0) - now()),
         [2_000, 2_000, 1_000],
@@ -424,19 +424,20 @@ describe('a queue in two engines', () => {
     });
   }
 
-  it('is reported by the sweep of one engine even if the sweep of the other one fails', async () => {
-    const queue = newQueue('jobs');
-    await old().insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
-    await old().take(queue, { group: '', count: 1, leaseMs: 1_000 });
-    engines.clock.advance(1_001);
-    const sweep = () => Promise.reject(UNAVAILABLE);
-    const [from, to] = [old(), override(engines.to.storage, { sweep })];
-    const { affected, nextAt } = await new MigratingStorage({ from, to }).sweep();
-    assert.ok(affected.some(({ ns, name }) => ns === 'jobs' && name === DEAD_LETTERS));
-    assert.equal(nextAt, 0);
-    const bothFailing = new MigratingStorage({ from: override(from, { sweep }), to });
-    await assert.rejects(bothFailing.sweep(), { code: 'storage-unavailable' });
-  });
+  for (const failing of ['from', 'to'] as const) {
+    it(`is affected by the sweep of one engine even if the sweep of the other one, "${failing}", fails`, async () => {
+      const queue = newQueue('jobs');
+      const working = failing === 'from' ? engines.to.storage : old();
+      await working.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
+      await working.take(queue, { group: '', count: 1, leaseMs: 1_000 });
+      engines.clock.advance(1_001);
+      const sweep = () => Promise.reject(UNAVAILABLE);
+      const both = { from: old(), to: engines.to.storage };
+      const storage = new MigratingStorage({ ...both, [failing]: override(both[failing], { sweep }) });
+      await assert.rejects(storage.sweep(), { code: 'storage-unavailable' });
+      assert.ok(storage.takeAffected().some(({ ns, name }) => ns === 'jobs' && name === DEAD_LETTERS));
+    });
+  }
 });
 
 /** The storage with some operations replaced. */

@@ -181,7 +181,7 @@ export async function passTime(model: Model, { opened }: World, ms: number): Pro
 export async function sweepAll(model: Model, { opened }: Pick<World, 'opened'>): Promise<void> {
   const { storage } = opened.engine;
   let nextAt: number | null;
-  do nextAt = (await storage.sweep()).nextAt;
+  do nextAt = await storage.sweep();
   while (nextAt !== null && nextAt <= opened.now());
   for (const queue of DEAD_LETTER_QUEUES) {
     const expected = elementsOf(model.sizes(queue));

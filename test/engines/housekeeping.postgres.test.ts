@@ -7,6 +7,7 @@ import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { commit, purge } from '../support/settle.ts';
+import { sweepAffected } from '../support/sweep.ts';
 import { until } from '../support/until.ts';
 import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
@@ -60,7 +61,7 @@ describe('Housekeeping of the PostgreSQL engine', () => {
   };
   const sweepAll = async (): Promise<void> => {
     for (let calls = 0; calls < 100; calls++) {
-      const { nextAt } = await engine.storage.sweep();
+      const nextAt = await engine.storage.sweep();
       if (nextAt === null || nextAt > now) return;
     }
     assert.fail('sweeping does not end');
@@ -82,7 +83,7 @@ describe('Housekeeping of the PostgreSQL engine', () => {
       assert.equal(await codeOf(engine.storage.insert(JOBS, newElements('more'))), 'done');
     const { deliveries } = await engine.storage.take(JOBS, { ...RESERVE, leaseMs: null });
     assert.deepEqual(bodyTexts(deliveries), ['stays', ...Array(5).fill('more')]);
-    const { nextAt } = await engine.storage.sweep();
+    const nextAt = await engine.storage.sweep();
     assert.ok(nextAt !== null && nextAt > now);
     const failures = await numberOf('SELECT last_value AS n FROM failures');
     assert.ok(failures <= 2, `it was tried ${failures} times`);
@@ -133,7 +134,7 @@ describe('Housekeeping of the PostgreSQL engine', () => {
     for (let stored = 0; stored < size; stored += 4)
       await engine.storage.insert(STREAM, megabytes(4, ['g1']));
     await pass(120_000);
-    const { nextAt } = await engine.storage.sweep();
+    const nextAt = await engine.storage.sweep();
     const left = await numberOf('SELECT count(*) AS n FROM delivery');
     assert.ok(left < size && left >= size - 9, `${size - left} MiB in one statement`);
     assert.notEqual(nextAt, null, 'more elements are past their retention');
@@ -191,7 +192,7 @@ describe('Housekeeping of the PostgreSQL engine', () => {
       const { rows } = await other.query('SELECT FROM pg_locks WHERE NOT granted');
       assert.equal(rows.length, 0, 'the sweep does not wait for the lock');
     } while (!isSwept);
-    const { nextAt } = await sweep;
+    const nextAt = await sweep;
     assert.ok(nextAt !== null && nextAt - now <= 50, 'the next sweep is due soon');
     assert.equal(await numberOf('SELECT count(*) AS n FROM delivery WHERE reason IS NULL'), 2);
     await other.query('COMMIT');
@@ -209,7 +210,7 @@ describe('Housekeeping of the PostgreSQL engine', () => {
     await engine.storage.take(JOBS, RESERVE);
     await other.query('ALTER TABLE dedup RENAME TO elsewhere');
     await pass(LEASE_MS);
-    const { affected } = await engine.storage.sweep();
+    const affected = await sweepAffected(engine.storage);
     assert.deepEqual(affected, [JOBS]);
     assert.equal(warnings.length, 1);
     await other.query('ALTER TABLE elsewhere RENAME TO dedup');

@@ -279,10 +279,12 @@ describe('The Redis engine on a cluster', () => {
     cli(silent.port, 'CLIENT', 'PAUSE', '30000', 'WRITE');
     clock.advance(60_000);
     const again = clock.now() + 5_000;
-    assert.deepEqual(await engine.storage.sweep(), { affected: [near], nextAt: again });
+    assert.equal(await engine.storage.sweep(), again);
+    assert.deepEqual(engine.storage.takeAffected(), [near]);
     cli(silent.port, 'CLIENT', 'UNPAUSE');
     clock.advance(5_000);
-    assert.deepEqual(await engine.storage.sweep(), { affected: [away], nextAt: null });
+    assert.equal(await engine.storage.sweep(), null);
+    assert.deepEqual(engine.storage.takeAffected(), [away]);
     await engine.stop();
   });
 

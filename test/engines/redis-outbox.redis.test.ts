@@ -13,6 +13,7 @@ import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { freePort } from '../support/free-port.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { rollback, transfer } from '../support/settle.ts';
+import { sweepAffected } from '../support/sweep.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { passGently, turns } from './fake-time.ts';
@@ -153,7 +154,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     clock.advance(2 * MINUTE);
     // A sweep starts the relay, and the first one after the relay's reply returns the queue.
     await until(async () => {
-      const { affected } = await engine.storage.sweep();
+      const affected = await sweepAffected(engine.storage);
       return affected.some(({ name }) => name === TARGET.name);
     });
     assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['left']);

@@ -9,6 +9,7 @@ import { FakeClock } from '../support/clock.ts';
 import { bodyText, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { purge, rollback, settle } from '../support/settle.ts';
+import { sweepAffected } from '../support/sweep.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { passGently } from './fake-time.ts';
 import { freshPrefix, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
@@ -60,10 +61,10 @@ describe('Housekeeping of the Redis engine', () => {
 
   /** Sweeps while the registry's clock is ahead of the queue's by `ms`, or behind if negative. */
   const sweepApart = async (ms: number): Promise<readonly QueueKey[]> => {
-    const sweeping = engine.storage.sweep();
+    const sweeping = sweepAffected(engine.storage);
     const now = clock.now();
     clock.setWallTime(now + ms);
-    const { affected } = await sweeping;
+    const affected = await sweeping;
     clock.setWallTime(now);
     return affected;
   };
@@ -72,7 +73,7 @@ describe('Housekeeping of the Redis engine', () => {
   const sweepAll = async (): Promise<void> => {
     let nextAt: number | null;
     do {
-      ({ nextAt } = await engine.storage.sweep());
+      nextAt = await engine.storage.sweep();
     } while (nextAt !== null && nextAt <= clock.now());
   };
 
@@ -82,7 +83,7 @@ describe('Housekeeping of the Redis engine', () => {
     clock.advance(10_000);
     assert.deepEqual(await sweepApart(-500), []);
     clock.advance(1_000);
-    assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+    assert.deepEqual(await sweepAffected(engine.storage), [QUEUE]);
   });
 
   it('a sweep returns a queue whose lease it expired while it determined the next due time', async () => {
@@ -100,7 +101,7 @@ describe('Housekeeping of the Redis engine', () => {
     await engine.storage.insert(failing, [newElement({ groups: ['g'] })]);
     await engine.storage.take(failing, { ...POP, group: 'g', leaseMs: 10_000 });
     clock.advance(10_000);
-    assert.deepEqual((await engine.storage.sweep()).affected, [dead]);
+    assert.deepEqual(await sweepAffected(engine.storage), [dead]);
     clock.advance(60_000);
     await engine.storage.sweep();
     assert.equal((await engine.storage.counts(dead)).ready, 0);
@@ -140,7 +141,7 @@ describe('Housekeeping of the Redis engine', () => {
     );
     clock.advance(60_000);
     await cli('CONFIG', 'RESETSTAT');
-    assert.equal((await engine.storage.sweep()).nextAt, clock.now() + 40_000);
+    assert.equal(await engine.storage.sweep(), clock.now() + 40_000);
     const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
     assert.ok(Number(calls) < 60, `${calls} calls`);
   });
@@ -167,8 +168,8 @@ describe('Housekeeping of the Redis engine', () => {
       await engine.storage.insert(FAILING, [newElement({}), expiring]);
       await engine.storage.take(FAILING, { ...POP, count: 1, leaseMs: 10_000 });
       clock.advance(10_000);
-      assert.deepEqual((await other.storage.sweep()).affected, []);
-      assert.deepEqual((await engine.storage.sweep()).affected, [DEAD]);
+      assert.deepEqual(await sweepAffected(other.storage), []);
+      assert.deepEqual(await sweepAffected(engine.storage), [DEAD]);
       assert.equal((await engine.storage.counts(DEAD)).ready, 2);
     } finally {
       await other.stop();
@@ -190,7 +191,7 @@ describe('Housekeeping of the Redis engine', () => {
     await engine.storage.insert(QUEUE, newElements('a'));
     await reserve(20_000);
     clock.advance(20_000);
-    assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+    assert.deepEqual(await sweepAffected(engine.storage), [QUEUE]);
   });
 
   it('leases expire in time after the clock was an hour ahead and was corrected', async () => {
@@ -199,11 +200,11 @@ describe('Housekeeping of the Redis engine', () => {
     await engine.storage.take(QUEUE, first);
     const now = clock.now();
     clock.setWallTime(now + 3_600_000);
-    assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+    assert.deepEqual(await sweepAffected(engine.storage), [QUEUE]);
     clock.setWallTime(now + 1_000);
     assert.equal((await engine.storage.take(QUEUE, first)).deliveries.length, 1);
     clock.advance(60_000);
-    assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+    assert.deepEqual(await sweepAffected(engine.storage), [QUEUE]);
   });
 
   it('a purge leaves no index entries of elements with an expiry', async () => {
@@ -220,7 +221,7 @@ describe('Housekeeping of the Redis engine', () => {
     const { storage } = engine;
     await reserveLarge();
     clock.advance(60_000);
-    const { nextAt } = await storage.sweep();
+    const nextAt = await storage.sweep();
     assert.equal(nextAt, clock.now());
     const { ready } = await storage.counts(DEAD);
     assert.ok(ready > 0 && ready < 18, `${ready} at once`);
@@ -515,13 +516,13 @@ describe('Housekeeping of the Redis engine', () => {
         const reserving = dying.storage.take(QUEUE, { group: '', count: 1, leaseMs });
         await caught;
         clock.advance(3_000);
-        assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
+        assert.deepEqual(await sweepAffected(engine.storage), [QUEUE]);
         assert.equal((await engine.storage.take(QUEUE, { ...POP, count: 1 })).deliveries.length, 1);
         clock.advance(1_000);
         proxy.release();
         assert.equal((await passGently(own, reserving)).deliveries.length, 1);
         clock.advance(leaseMs + 5_000);
-        assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE], `${leaseMs}`);
+        assert.deepEqual(await sweepAffected(engine.storage), [QUEUE], `${leaseMs}`);
         await engine.storage.take(QUEUE, POP);
       }
     } finally {
@@ -567,7 +568,7 @@ describe('A Redis server without an append-only file', () => {
         clock.advance(10_000);
         for (const { storage } of engines) await storage.take(QUEUE, reserve);
         clock.advance(20_000);
-        assert.deepEqual((await engines[0]?.storage.sweep())?.affected, [QUEUE]);
+        assert.deepEqual(await sweepAffected((engines[0] as Engine).storage), [QUEUE]);
       } finally {
         await Promise.all(engines.map((engine) => engine.stop()));
         await server.stop();

@@ -67,8 +67,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/storage.ts',
-        search: "() => ['sweep'],",
-        replace: "() => (this.#client.affected.takeAll(), ['sweep']),",
+        search: "return this.#client.invoke('sweep');",
+        replace: "this.#client.affected.takeAll();\n    return this.#client.invoke('sweep');",
       },
     ],
   },

@@ -25,7 +25,7 @@ async function readyIn({ storage }: Engine, queue = DEAD): Promise<number> {
 async function sweptSteps(engine: Engine, now: () => number): Promise<number[]> {
   const steps = [await readyIn(engine)];
   for (let nextAt: number | null = now(); nextAt !== null && nextAt <= now(); ) {
-    ({ nextAt } = await engine.storage.sweep());
+    nextAt = await engine.storage.sweep();
     steps.push(await readyIn(engine));
   }
   return steps;

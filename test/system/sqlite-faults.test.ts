@@ -12,6 +12,7 @@ import { brokerOn, plain } from '../support/broker.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import { commit } from '../support/settle.ts';
+import { sweepAffected } from '../support/sweep.ts';
 
 const SQLITE_BUSY = 5;
 const SQLITE_NOMEM = 7;
@@ -419,9 +420,9 @@ describe('A SQLite store with a stalled disk', () => {
       ]);
       assert.deepEqual(codes, ['outcome-unknown', 'outcome-unknown']);
       resume();
-      const { affected } = await engine.storage.sweep();
+      const affected = await sweepAffected(engine.storage);
       assert.deepEqual(affected, [{ ns: 'N', name: '__deadletter__' }]);
-      assert.deepEqual((await engine.storage.sweep()).affected, []);
+      assert.deepEqual(await sweepAffected(engine.storage), []);
     });
   });
 
@@ -478,8 +479,8 @@ describe('A SQLite store with a stalled disk', () => {
       resume();
       // This reply arrives after the late ones.
       await engine.storage.counts(QUEUE);
-      assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
-      assert.deepEqual((await engine.storage.sweep()).affected, []);
+      assert.deepEqual(await sweepAffected(engine.storage), [QUEUE]);
+      assert.deepEqual(await sweepAffected(engine.storage), []);
     });
   });
 

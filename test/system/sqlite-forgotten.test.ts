@@ -130,7 +130,7 @@ describe('Stream elements of SQLite that are past their retention', () => {
       folder.clock.advance(HOUR_MS);
       let left = elements.length * groups.length;
       while (left > 0) {
-        const { nextAt } = await storage.sweep();
+        const nextAt = await storage.sweep();
         const before = left;
         left = (await storage.usage('S')).elements;
         assert.ok(before - left <= 1000 + groups.length, `${before - left} deliveries in one sweep`);

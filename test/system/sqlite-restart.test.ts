@@ -5,6 +5,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { QUEUE, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { commit, purge, remove, rollback } from '../support/settle.ts';
+import { sweepAffected } from '../support/sweep.ts';
 
 const MIB = 1024 * 1024;
 const popping = { group: '', leaseMs: null };
@@ -27,7 +28,7 @@ describe('A SQLite file across restarts', () => {
       const { ready, scheduled, reserved, nextMatureAt } = await second.storage.counts(QUEUE);
       assert.deepEqual({ ready, scheduled, reserved }, { ready: 1, scheduled: 1, reserved: 1 });
       assert.equal(nextMatureAt, now);
-      assert.equal((await second.storage.sweep()).nextAt, held.lease.until);
+      assert.equal(await second.storage.sweep(), held.lease.until);
       const ref = { id: held.id, group: '', token: held.lease.token };
       assert.deepEqual(await rollback(second.storage, QUEUE, [{ ...ref, delayMs: 0, countTry: false }]), [
         'done',
@@ -49,7 +50,7 @@ describe('A SQLite file across restarts', () => {
         await first.stop();
         folder.clock.advance(5000);
         const second = await folder.started();
-        if (sweeps) assert.deepEqual((await second.storage.sweep()).affected, [QUEUE]);
+        if (sweeps) assert.deepEqual(await sweepAffected(second.storage), [QUEUE]);
         const [again] = (await second.storage.take(QUEUE, { ...popping, count: 1 })).deliveries;
         assert.equal(again?.tries, 1);
       });
@@ -160,7 +161,8 @@ describe('A SQLite file across restarts', () => {
       await second.storage.insert(QUEUE, newElements('one that stays'));
       await swept(second);
       assert.ok(statSync(folder.file).size < 20 * MIB);
-      assert.deepEqual(await second.storage.sweep(), { affected: [], nextAt: null });
+      assert.equal(await second.storage.sweep(), null);
+      assert.deepEqual(second.storage.takeAffected(), []);
       await second.stop();
       assert.ok(statSync(folder.file).size < 20 * MIB);
       const third = await folder.started();
@@ -211,7 +213,7 @@ describe('A SQLite file across restarts', () => {
 /** Sweeps until no further sweep is due, as a node does, but at most 1000 times. */
 async function swept({ storage }: Engine): Promise<void> {
   for (let sweeps = 0; sweeps < 1000; sweeps++) {
-    const { nextAt } = await storage.sweep();
+    const nextAt = await storage.sweep();
     if (nextAt === null || nextAt > storage.now()) return;
   }
   assert.fail('a sweep was still due after 1000 sweeps');

@@ -56,7 +56,7 @@ class OutageWorld {
 describe('While an engine is unavailable', () => {
   it('the sweeper logs one warning, and one message when it works again', async () => {
     const world = new OutageWorld();
-    const storage = { sweep: () => world.call({ affected: [], nextAt: null }) } as unknown as Storage;
+    const storage = { sweep: () => world.call(null), takeAffected: () => [] } as unknown as Storage;
     const sweeper = new LeaseSweeper(storage, { ...world, random: () => 0.5 }, () => {});
     await sweeper.sweep();
     assert.ok((await world.runOutage()) > 10);

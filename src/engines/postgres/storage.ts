@@ -12,7 +12,6 @@ import {
   type SettleItem,
   type SettleResult,
   type Storage,
-  type SweepResult,
   type TakeOptions,
   type TakeResult,
   type TimeLeft,
@@ -272,12 +271,12 @@ export class PostgresStorage implements Storage {
     return result as R;
   }
 
-  async sweep(): Promise<SweepResult> {
-    const { affected, clock, expirer } = this.#context;
+  async sweep(): Promise<number | null> {
+    const { clock, expirer } = this.#context;
     expirer.requestPass();
     await this.ping();
     const hasMore = await this.#housekeeping.run();
-    return { affected: affected.takeAll(), nextAt: hasMore ? Math.floor(clock.now) : expirer.nextAt };
+    return hasMore ? Math.floor(clock.now) : expirer.nextAt;
   }
 
   takeAffected(): QueueKey[] {

@@ -14,7 +14,6 @@ import type {
   SettleResult,
   Storage,
   StorageCapabilities,
-  SweepResult,
   TakeOptions,
   TakeResult,
   Usage,
@@ -223,9 +222,9 @@ export class ListStorage implements Storage {
   }
 
   /** Only removes unused queues: Redis expires dedup keys, and there are no leases. */
-  async sweep(): Promise<SweepResult> {
+  async sweep(): Promise<null> {
     await this.#sweeper.forgetUnused();
-    return { affected: [], nextAt: null };
+    return null;
   }
 
   takeAffected(): QueueKey[] {

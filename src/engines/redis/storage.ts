@@ -14,7 +14,6 @@ import {
   type SettleItem,
   type SettleResult,
   type Storage,
-  type SweepResult,
   type TakeOptions,
   type TakeResult,
   type TimeLeft,
@@ -229,7 +228,7 @@ export class RedisStorage implements Storage {
     return this.#registry.usage(ns, needsBytes);
   }
 
-  sweep(): Promise<SweepResult> {
+  sweep(): Promise<number | null> {
     return this.#sweeper.sweep();
   }
 

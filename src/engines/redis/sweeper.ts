@@ -1,7 +1,6 @@
 import { AffectedQueues } from '../../engine/affected-queues.ts';
 import { type Definitions, queueDefinitionKey } from '../../engine/definitions.ts';
 import type { NamespacePolicy } from '../../engine/engine.ts';
-import type { SweepResult } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { type Batchers, single } from './batcher.ts';
 import type { RedisContext } from './context.ts';
@@ -50,7 +49,7 @@ export class Sweeper {
   }
 
   /** See `Storage.sweep`. @throws QuaysideError */
-  async sweep(): Promise<SweepResult> {
+  async sweep(): Promise<number | null> {
     const now = this.#registry.now();
     const [due, tidy] = await Promise.all([this.#dueEntries('due', now), this.#dueEntries('tidy', now)]);
     const { swept, silent } = await this.#sweepAll([...due, ...tidy]);
@@ -77,8 +76,7 @@ export class Sweeper {
     await this.forgetUnused();
     const isFull = due.length >= MAX_QUEUES || tidy.length >= MAX_QUEUES;
     const more = isFull || [...swept.values()].some(({ found }) => found.more);
-    const nextAt = more ? now : await this.#nextAt(now, { swept, silent });
-    return { affected: this.affected.takeAll(), nextAt };
+    return more ? now : this.#nextAt(now, { swept, silent });
   }
 
   /** The first entries that are due, of this engine's namespaces. */

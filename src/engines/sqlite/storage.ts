@@ -16,7 +16,6 @@ import {
   type SettleOutcome,
   type SettleResult,
   type Storage,
-  type SweepResult,
   type TakeOptions,
   type TakeResult,
   type TimeLeft,
@@ -259,11 +258,8 @@ export class SqliteStorage implements Storage {
     return this.#client.invoke('usage', ns);
   }
 
-  sweep(): Promise<SweepResult> {
-    return this.#client.call(
-      () => ['sweep'],
-      (nextAt) => ({ affected: this.#client.affected.takeAll(), nextAt }),
-    );
+  sweep(): Promise<number | null> {
+    return this.#client.invoke('sweep');
   }
 
   takeAffected(): QueueKey[] {

@@ -4,6 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { commit, rollback, settle } from '../../support/settle.ts';
+import { sweepAffected } from '../../support/sweep.ts';
 import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
@@ -86,7 +87,7 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
         assert.equal((await on.pop(dropped)).length, 1);
         assert.equal(await on.storage.drop(dropped), true);
       }
-      const { affected } = await on.storage.sweep();
+      const affected = await sweepAffected(on.storage);
       const names = affected.map(({ name }) => name);
       assert.ok(![dead.name, moved.name].some((name) => names.includes(name)), names.join());
     });

@@ -16,7 +16,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
     /** Sweeps until nothing is due. */
     async function sweep(): Promise<void> {
       let nextAt: number | null;
-      do ({ nextAt } = await on.storage.sweep());
+      do nextAt = await on.storage.sweep();
       while (nextAt !== null && nextAt <= on.opened.now());
     }
 
@@ -88,7 +88,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       ]);
       await sweep();
       assert.deepEqual(await countsOf(queue), [2, 1, 0]);
-      const { nextAt } = await on.storage.sweep();
+      const nextAt = await on.storage.sweep();
       assert.ok(nextAt !== null && nextAt <= inMs(10_000), 'an element expires then');
       await on.opened.passTime(10_000);
       await sweep();

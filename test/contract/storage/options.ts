@@ -92,7 +92,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
         }
         await passTime(3_600_000);
         let nextAt: number | null;
-        do ({ nextAt } = await storage.sweep());
+        do nextAt = await storage.sweep();
         while (nextAt !== null && nextAt <= now());
         const left = async (queue: QueueKey): Promise<number> => (await storage.counts(queue)).ready;
         assert.deepEqual([await left(short), await left(usual), await left(long)], [0, 1, 1]);

@@ -214,7 +214,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
         for (const queue of [kept, other]) await storage.insert(queue, [newElement({ groups: ['g1'] })]);
         await passTime(61_000);
         let nextAt: number | null;
-        do ({ nextAt } = await storage.sweep());
+        do nextAt = await storage.sweep();
         while (nextAt !== null && nextAt <= now());
         assert.deepEqual([(await storage.counts(kept)).ready, (await storage.counts(other)).ready], [0, 1]);
       }));

@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import type { EngineUnderTest } from '../../engines.ts';
 import { newElements } from '../../support/elements.ts';
 import { commit, extend } from '../../support/settle.ts';
+import { sweepAffected } from '../../support/sweep.ts';
 import { Fixture } from '../fixture.ts';
 
 export function sweepContract(open: EngineUnderTest['open']): void {
@@ -15,7 +16,8 @@ export function sweepContract(open: EngineUnderTest['open']): void {
     it('returns no queue and no next time if there is no lease', async () => {
       await on.alone(async ({ engine: { storage } }) => {
         await storage.insert(queue, newElements('a'));
-        assert.deepEqual(await storage.sweep(), { affected: [], nextAt: null });
+        assert.equal(await storage.sweep(), null);
+        assert.deepEqual(storage.takeAffected(), []);
       });
     });
 
@@ -26,16 +28,17 @@ export function sweepContract(open: EngineUnderTest['open']): void {
         await storage.take(queue, reserve(30_000));
         const [soonest] = (await storage.take(other, reserve(10_000))).deliveries;
         const [last] = (await storage.take(queue, reserve(20_000))).deliveries;
-        assert.deepEqual(await storage.sweep(), { affected: [], nextAt: soonest?.lease?.until });
+        assert.equal(await storage.sweep(), soonest?.lease?.until);
+        assert.deepEqual(storage.takeAffected(), []);
         const id = soonest?.id ?? '';
         await commit(storage, other, [{ id, group: '', token: null }]);
-        assert.equal((await storage.sweep()).nextAt, last?.lease?.until);
+        assert.equal(await storage.sweep(), last?.lease?.until);
         await passTime(1000);
         const [extended] = await extend(storage, queue, [
           { id: last?.id ?? '', group: '', token: null, leaseMs: 5000 },
         ]);
         assert.ok(extended?.outcome === 'done');
-        assert.equal((await storage.sweep()).nextAt, extended.until);
+        assert.equal(await storage.sweep(), extended.until);
       });
     });
 
@@ -48,16 +51,15 @@ export function sweepContract(open: EngineUnderTest['open']): void {
         await storage.take(queue, reserve(60_000));
         await storage.take(other, reserve(60_000));
         await passTime(1001);
-        const { affected, nextAt } = await storage.sweep();
-        assert.deepEqual(affected, [queue]);
-        assert.notEqual(nextAt, null);
-        assert.deepEqual((await storage.sweep()).affected, []);
+        assert.notEqual(await storage.sweep(), null);
+        assert.deepEqual(storage.takeAffected(), [queue]);
+        assert.deepEqual(await sweepAffected(storage), []);
         await passTime(60_000);
-        assert.deepEqual((await storage.sweep()).affected.map(({ name }) => name).sort(), [
+        assert.deepEqual((await sweepAffected(storage)).map(({ name }) => name).sort(), [
           other.name,
           queue.name,
         ]);
-        assert.equal((await storage.sweep()).nextAt, null);
+        assert.equal(await storage.sweep(), null);
       });
     });
 
@@ -70,10 +72,10 @@ export function sweepContract(open: EngineUnderTest['open']): void {
           await storage.take(queue, { group: '', count: 500, leaseMs: 1000 });
         }
         await passTime(2000);
-        let swept = await storage.sweep();
-        for (let calls = 1; swept.nextAt !== null && calls < 100; calls++) {
-          assert.ok(swept.nextAt <= now(), 'the next sweep is due immediately');
-          swept = await storage.sweep();
+        let nextAt = await storage.sweep();
+        for (let calls = 1; nextAt !== null && calls < 100; calls++) {
+          assert.ok(nextAt <= now(), 'the next sweep is due immediately');
+          nextAt = await storage.sweep();
         }
         assert.equal((await storage.counts(queue)).ready, count);
       });
