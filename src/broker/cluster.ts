@@ -166,10 +166,11 @@ export class Cluster {
   }
 
   /** The same signal for one queue, which the engine publishes together with an insert. */
-  readySignal(queue: string, groups: readonly GroupName[] | null): ReadySignal {
+  readySignal(queue: string, isStream: boolean): ReadySignal {
     return {
       topic: this.#topic,
-      messageFor: (count) => this.#signal(this.#readyContent(queue, count, groups)),
+      messageFor: (count, groups) =>
+        this.#signal(this.#readyContent(queue, count, isStream ? [...groups] : null)),
     };
   }
 

@@ -106,8 +106,6 @@ export class Queue {
   readonly namespace: Namespace;
   #settings: QueueSettings | null = null;
   #settingsVersion = -1;
-  /** The signal of the last insert, for engines that publish it in the same round trip, and the groups in it. */
-  #last: { readonly signal: ReadySignal; readonly named: string } | null = null;
 
   constructor(namespace: Namespace, key: QueueKey) {
     this.namespace = namespace;
@@ -168,7 +166,7 @@ export class Queue {
     const bound = maxElements === null ? null : namespace.capacityOf(this);
     const hasKeys = request !== null || elements.some(({ dedupKey }) => dedupKey !== null);
     const repeats = hasKeys ? new Repeats() : null;
-    const signal = this.#signalOf(elements);
+    const signal = this.#readySignal();
     // One deadline for the wait for a permit, the reads of usage and the engine.
     const leftMs = this.#timeLeft();
     const insert = (): Promise<ElementId[]> => {
@@ -213,18 +211,11 @@ export class Queue {
     });
   }
 
-  /**
-   * The signal that the engine publishes once for all concurrent inserts that share it; null if there is no other node,
-   * or the engine publishes none.
-   */
-  #signalOf(elements: readonly NewElement[]): ReadySignal | null {
+  /** The signal that the engine publishes with an insert; null if there is no other node, or the engine publishes none. */
+  #readySignal(): ReadySignal | null {
     const { cluster, isStream, setup, storage } = this.namespace;
     if (cluster.isAlone || storage.insertSignaller !== setup.signaller) return null;
-    const groups = isStream ? [...groupsOf(elements)] : null;
-    const named = groups?.join(',') ?? '';
-    if (this.#last?.named !== named)
-      this.#last = { signal: cluster.readySignal(this.key.name, groups), named };
-    return this.#last.signal;
+    return cluster.readySignal(this.key.name, isStream);
   }
 
   /** Whether the engine has seen the keys of all elements, so that it would store none of them. */

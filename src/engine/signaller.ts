@@ -1,3 +1,4 @@
+import type { GroupName } from '../model/element.ts';
 import type { JsonValue } from './definitions.ts';
 import type { EngineLog } from './engine.ts';
 
@@ -18,8 +19,8 @@ export interface Signaller {
 /** The signal that elements were stored: see `Storage.insert`. */
 export interface ReadySignal {
   readonly topic: string;
-  /** The message about `count` elements, which may come from several calls. */
-  messageFor(count: number): JsonValue;
+  /** The message about `count` elements in these groups, which may come from several calls. */
+  messageFor(count: number, groups: ReadonlySet<GroupName>): JsonValue;
 }
 
 export type Listener<M> = (message: M) => void;

@@ -225,10 +225,10 @@ describe('A Redis master with a replica', TIMEOUT, () => {
       packets.push(names);
       socket.write('+OK\r\n-ERR no\r\n+OK\r\n$1\r\n1\r\n:0\r\n:0\r\n');
     });
-    const followers = [{ name: 'PUBLISH', args: ['c', 'm'] }];
+    const follower = { name: 'PUBLISH', args: ['c', 'm'] };
     const written = master.execute({ name: 'SET', args: ['a', '1'], writes: true });
     const failed = master.execute({ name: 'SET', args: ['b', '1'], writes: true });
-    const read = master.execute({ name: 'GET', args: ['a'], writes: false, asking: true, followers });
+    const read = master.execute({ name: 'GET', args: ['a'], writes: false, asking: true, follower });
     await Promise.all([
       assert.rejects(written, NotReplicated),
       assert.rejects(failed, new ReplyError('ERR no')),

@@ -33,13 +33,8 @@ export const REDIS: readonly Mutant[] = [
     name: 'an idle queue that was used again is forgotten, and a second batch overtakes the first',
     suite: 'redis batches',
     edits: [
-      inRedis('batcher.ts', 'rejection !== null && batcher.isUnused', 'rejection !== null && batcher.isIdle'),
-      inRedis('batcher.ts', '|| this.#batchers.get(text) !== batcher) return;', ') return;'),
-      inRedis(
-        'batcher.ts',
-        '    this.#batchers.delete(text);\n    this.#scheduled.delete(batcher);\n    batcher.stop();',
-        '    this.#batchers.delete(text);',
-      ),
+      inRedis('batcher.ts', 'if (isIdle) this.#batchers.delete', 'this.#batchers.delete'),
+      inRedis('batcher.ts', 'if (!isRepeatable) this.stop();', ''),
     ],
   },
   {
@@ -311,13 +306,13 @@ export const REDIS: readonly Mutant[] = [
     name: 'a queue that is deleted before its first element is stored has no name',
     suite: 'redis forgotten queues',
     edits: [
-      inRedis('batcher.ts', 'mayBeNew && batch.creates ? registry.declare([this.queue]) : null', 'null'),
+      inRedis('batcher.ts', 'if (creates && (isNew || isRepeated)) registering', 'if (!tag) registering'),
     ],
   },
   {
     name: 'a repeated reply does not report that the queue is new',
     suite: 'redis forgotten queues',
-    edits: [inRedis('batcher.ts', ' || batch.execution?.mayBeDone === true', '')],
+    edits: [inRedis('batcher.ts', 'creates && (isNew || isRepeated)', 'creates && isNew')],
   },
   {
     name: 'an unused queue is forgotten with its dedup keys',
@@ -388,7 +383,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a sweep does not return a queue whose lease it expired while it determined the next due time',
     suite: 'redis upkeep',
-    edits: [inRedis('sweeper.ts', 'if (result.released) this.affected.note(queue);', '')],
+    edits: [inRedis('sweeper.ts', 'if (released) this.affected.note(queue);', '')],
   },
   {
     name: 'an existing due entry is trusted although its sweep may run before the reserve',
@@ -408,13 +403,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'no sweep is due for the retention of dead letters',
     suite: 'redis upkeep',
-    edits: [
-      inRedis(
-        'library/groups.lua',
-        "    if q ~= call.home and not firstMember(q.z, 'r') then registerSweep(q.name, call.now + retention) end\n",
-        '',
-      ),
-    ],
+    edits: [inRedis('library/queue.lua', 'if q.firstDue and q.dueAt < q.firstDue then', 'if false then')],
   },
   {
     name: 'leases of large elements that become dead letters all expire in one function call',

@@ -10,7 +10,7 @@ import {
   unknownOutcome,
 } from '../../engine/calls.ts';
 import type { ReadySignal } from '../../engine/signaller.ts';
-import type { ElementId } from '../../model/element.ts';
+import type { ElementId, NewElement } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { CancelTimer } from '../../util/clock.ts';
@@ -22,7 +22,7 @@ import type { Master } from './client/master.ts';
 import { slotOf } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { queueText } from './keys.ts';
-import type { Registry, SweepRequest } from './registry.ts';
+import type { Registry } from './registry.ts';
 import { type LibraryReply, type Result, readReply } from './reply.ts';
 
 /**
@@ -75,10 +75,10 @@ interface CallOptions {
   readonly creates?: boolean;
   /** It moves elements to other queues, and resolves when they are there. */
   readonly moves?: boolean;
-  /** Queues to sweep within a time, because a lease or an element may expire, or retention may apply, by then. */
-  readonly sweeps?: readonly SweepRequest[];
-  /** Published when it is done. */
-  readonly signal?: ReadySignal | null;
+  /** It starts or extends leases, of which the first ends after this time: its queue must be swept by then. */
+  readonly leaseMs?: number;
+  /** The signal to publish when it is done, about the elements that it stores. */
+  readonly ready?: { readonly signal: ReadySignal; readonly elements: readonly NewElement[] } | null;
   /** Deliveries that it creates or removes. Default: `items`. */
   readonly deliveries?: number;
   /** Elements or references that it sends (default: 1), and their bytes (default: 0). */
@@ -91,7 +91,7 @@ interface CallOptions {
 }
 
 /** What batchers need in addition. */
-interface BatcherContext extends RedisContext {
+export interface BatcherContext extends RedisContext {
   readonly registry: Registry;
   /** Publishes signals of stored elements. */
   readonly signaller: RedisSignaller;
@@ -145,9 +145,13 @@ export class Batchers {
     args: Call,
     options: CallOptions = {},
   ): Promise<Value> {
-    const batcher = this.#batcherOf(queue);
-    const rejection = this.#rejection(batcher);
+    const { executor, keys } = this.context;
+    const known = this.#batchers.get(queueText(queue));
+    const slot = known?.slot ?? slotOf(keys.queue(queue).hash);
+    const rejection = this.#isStopped ? unavailable('The engine is stopped.') : executor.rejection(slot);
+    // Requests name queues, so a rejected call must leave no batcher.
     if (rejection !== null) return Promise.reject(rejection);
+    const batcher = known ?? this.#open(queue, slot);
     const call = new VerbCall(batcher, verb as AnyVerb, args, options);
     batcher.enqueue(call);
     return call.outcome as Promise<Value>;
@@ -156,11 +160,6 @@ export class Batchers {
   /** Gives an operation of several calls the timeout of one call. @throws QuaysideError `outcome-unknown` */
   inTime<Value>(value: Promise<Value>): Promise<Value> {
     return inTime(this.context.clock, value, () => unknownOutcome());
-  }
-
-  /** The deadline of a call that is made now, by the monotonic clock. @param leftMs default: the timeout of a call */
-  deadline(leftMs?: number): number {
-    return this.context.executor.deadline(leftMs);
   }
 
   /** Flushes a batcher when all calls of this turn of the event loop have been made. */
@@ -181,13 +180,8 @@ export class Batchers {
     return number + 1;
   }
 
-  forget(batcher: Batcher): void {
-    const text = queueText(batcher.queue);
-    // Keep a newer batcher of the queue: two batchers of one queue would use the same numbers.
-    if (!batcher.isIdle || this.#batchers.get(text) !== batcher) return;
-    this.#batchers.delete(text);
-    this.#scheduled.delete(batcher);
-    batcher.stop();
+  forget({ queue, isIdle }: Batcher): void {
+    if (isIdle) this.#batchers.delete(queueText(queue));
   }
 
   /**
@@ -195,7 +189,7 @@ export class Batchers {
    * become final in a sweep, a minute after the last call of this node.
    */
   async settle(): Promise<void> {
-    const deadlineAt = this.deadline(STOP_MS);
+    const deadlineAt = this.context.executor.deadline(STOP_MS);
     const unsettled = [...this.#batchers.values()].filter(({ isUnsettled }) => isUnsettled);
     await Promise.allSettled(
       unsettled.map(({ queue }) => this.call(queue, SETTLE_SESSION, undefined, { deadlineAt })),
@@ -210,30 +204,18 @@ export class Batchers {
     this.context.executor.pending.stop();
   }
 
-  #batcherOf(queue: QueueKey): Batcher {
-    const text = queueText(queue);
-    let batcher = this.#batchers.get(text);
-    if (batcher === undefined) {
-      batcher = new Batcher(queue, this, this.#highest);
-      this.#batchers.set(text, batcher);
-    }
+  #open(queue: QueueKey, slot: number): Batcher {
+    const batcher = new Batcher(queue, slot, this, this.#highest);
+    this.#batchers.set(queueText(queue), batcher);
     return batcher;
-  }
-
-  /** Why a call cannot succeed now; null: it may. */
-  #rejection(batcher: Batcher): QuaysideError | null {
-    if (this.#isStopped) return unavailable('The engine is stopped.');
-    const rejection = this.context.executor.rejection(batcher.slot);
-    // Requests name queues, so a batcher that never sent anything must not stay.
-    if (rejection !== null && batcher.isUnused) this.forget(batcher);
-    return rejection;
   }
 }
 
 /** Calls that are sent as one call of the library. */
 interface Batch {
-  /** Those that expire before anything is sent are removed: see `dropExpired`. */
+  /** Without those that expired before anything was sent. */
   calls: readonly VerbCall[];
+  /** Of the last attempt. */
   bundles: readonly Bundle[];
   /** All of its calls are repeatable. */
   readonly isRepeatable: boolean;
@@ -244,8 +226,8 @@ interface Batch {
   readonly received: number;
   /** The latest deadline of its calls, by the monotonic clock. */
   readonly deadlineAt: number;
-  /** Published when it is done. */
-  readonly signals: readonly Command[];
+  /** Publishes the signal of its inserts, when it is done; null: they have none. */
+  readonly publication: Command | null;
   /** Null until it is sent. */
   execution: Execution | null;
   /** Its calls are settled; a later reply changes nothing here. */
@@ -282,7 +264,6 @@ class Batcher {
   readonly #context: BatcherContext;
   readonly #isList: boolean;
   readonly #waiting: VerbCall[] = [];
-  readonly #firstNumber: number;
   /** The last number used, and the one up to which every outcome is known. */
   #number: number;
   #received: number;
@@ -294,26 +275,20 @@ class Batcher {
   #returned: Buffer | null = null;
   /** The server keeps the elements that the last batch popped until the next one. */
   #keepsPops = false;
-  readonly #policyRetentionMs: number;
-  /** That of the namespace's policy, or of the queue's own options, as reported by replies. */
-  #retentionMs: number;
   #cancelTimer: CancelTimer | null = null;
 
-  constructor(queue: QueueKey, owner: Batchers, firstNumber: number) {
+  constructor(queue: QueueKey, slot: number, owner: Batchers, number: number) {
     const { context } = owner;
     this.queue = queue;
+    this.slot = slot;
     this.owner = owner;
     this.#context = context;
     this.#isList = context.settings.variant === 'list';
     const { hash, order } = context.keys.queue(queue);
     this.#keys = this.#isList ? [context.keys.list(queue)] : [hash, order];
-    this.slot = slotOf(hash);
     this.#policy = context.policies.encode(queue);
-    this.#policyRetentionMs = context.policies.retentionMs(queue);
-    this.#retentionMs = this.#policyRetentionMs;
-    this.#firstNumber = firstNumber;
-    this.#number = firstNumber;
-    this.#received = firstNumber;
+    this.#number = number;
+    this.#received = number;
   }
 
   enqueue(call: VerbCall): void {
@@ -356,11 +331,6 @@ class Batcher {
     return this.#number !== this.#received || this.#returned !== null;
   }
 
-  /** No numbered batch was ever sent, and nothing is waiting. */
-  get isUnused(): boolean {
-    return this.isIdle && this.#number === this.#firstNumber;
-  }
-
   stop(): void {
     this.#cancelTimer?.();
     this.#cancelTimer = null;
@@ -376,13 +346,13 @@ class Batcher {
     for (const call of calls) deadlineAt = Math.max(deadlineAt, call.deadlineAt);
     const batch: Batch = {
       calls,
-      bundles: bundlesOf(calls),
+      bundles: [],
       isRepeatable,
       creates: calls.some(({ options }) => options.creates === true),
       number: isNumbered ? this.#number : 0,
       received: this.#received,
       deadlineAt,
-      signals: this.#signalsOf(calls),
+      publication: this.#publicationOf(calls),
       execution: null,
       isOver: false,
     };
@@ -397,8 +367,8 @@ class Batcher {
   }
 
   /**
-   * Registers the queue's name before a batch that creates the queue, and an entry in a sweep list before a batch that
-   * needs a sweep. Writes nothing for queues that do not exist. Null: there is nothing to do.
+   * Registers the queue's name before a batch that creates the queue, and an entry in a sweep list before a batch with
+   * leases. Writes nothing for queues that do not exist. Null: there is nothing to do.
    *
    * On a cluster, names and entries may be on another server. Calls that need neither, also those of the following
    * batches, wait for that server only until it counts as unreachable.
@@ -410,7 +380,7 @@ class Batcher {
     if (!registry.isDeclared(this.queue)) return this.#prepareUnknown(batch, deadlineAt);
     this.#tidyLater();
     registry.noteUse(this.queue);
-    return this.#registerSweeps(batch, deadlineAt);
+    return this.#registerLeases(batch, deadlineAt);
   }
 
   async #prepareUnknown(batch: Batch, deadlineAt: number): Promise<void> {
@@ -418,13 +388,12 @@ class Batcher {
     if (batch.creates) await registry.declare([this.queue], deadlineAt);
     else if (!(await registry.isKnown(this.queue, deadlineAt))) return;
     this.#tidyLater();
-    await this.#registerSweeps(batch, deadlineAt);
+    await this.#registerLeases(batch, deadlineAt);
   }
 
   /** Whether the call needs its queue's name or a sweep entry to be registered first. */
-  #needsPreparation({ options: { creates = false, sweeps = [] } }: VerbCall): boolean {
-    if (sweeps.length > 0) return true;
-    return creates && (this.#retentionMs > 0 || !this.#context.registry.isDeclared(this.queue));
+  #needsPreparation({ options: { creates, leaseMs } }: VerbCall): boolean {
+    return leaseMs !== undefined || (creates === true && !this.#context.registry.isDeclared(this.queue));
   }
 
   /** The dedup keys of a list expire in Redis. */
@@ -432,36 +401,22 @@ class Batcher {
     if (!this.#isList) this.#context.registry.tidyLater(this.queue);
   }
 
-  #registerSweeps({ calls }: Batch, deadlineAt: number): Promise<void> | null {
-    const { registry } = this.#context;
-    const needed: Promise<void>[] = [];
-    let last: SweepRequest | null = null;
-    const register = (queue: QueueKey, ms: number): void => {
-      // Most requests of a batch are equal, such as those of a thousand moves.
-      if (last?.queue === queue && last.ms === ms) return;
-      last = { queue, ms };
-      const registering = registry.requireSweep(queue, ms, deadlineAt);
-      if (registering !== null) needed.push(registering);
-    };
-    for (const { options } of calls) {
-      if (options.creates === true && this.#retentionMs > 0) register(this.queue, this.#retentionMs);
-      for (const { queue, ms } of options.sweeps ?? []) register(queue, ms);
-    }
-    return needed.length === 0 ? null : Promise.all(needed).then(() => {});
+  #registerLeases({ calls }: Batch, deadlineAt: number): Promise<void> | null {
+    let firstMs = Number.POSITIVE_INFINITY;
+    for (const { options } of calls) firstMs = Math.min(firstMs, options.leaseMs ?? firstMs);
+    if (firstMs === Number.POSITIVE_INFINITY) return null;
+    return this.#context.registry.requireSweep(this.queue, firstMs, deadlineAt);
   }
 
-  /** The commands that publish the signals of calls, one for each distinct signal. */
-  #signalsOf(calls: readonly VerbCall[]): readonly Command[] {
-    let counts: Map<ReadySignal, number> | null = null;
-    for (const { options, items } of calls) {
-      const signal = options.signal ?? null;
-      if (signal === null) continue;
-      counts ??= new Map();
-      counts.set(signal, (counts.get(signal) ?? 0) + items);
-    }
-    if (counts === null) return NO_SIGNALS;
-    const { signaller } = this.#context;
-    return Array.from(counts, ([signal, count]) => signaller.command(signal.topic, signal.messageFor(count)));
+  /** One signal for all calls: those of a queue have the same. */
+  #publicationOf(calls: readonly VerbCall[]): Command | null {
+    const ready = calls.flatMap(({ options }) => options.ready ?? []);
+    const [first] = ready;
+    if (first === undefined) return null;
+    const elements = ready.flatMap((each) => each.elements);
+    const groups = new Set(elements.flatMap((element) => element.groups));
+    const message = first.signal.messageFor(elements.length, groups);
+    return this.#context.signaller.command(first.signal.topic, message);
   }
 
   #execute(batch: Batch): Execution['done'] {
@@ -474,8 +429,11 @@ class Batcher {
       name: 'FCALL',
       args: (master, mayBeDone) => {
         // An expired call was rejected, so it must not be executed unless an earlier attempt may have done so.
-        const hasDropped = !mayBeDone && dropExpired(batch);
-        if (encoded === null || hasDropped) encoded = this.#encode(batch);
+        if (!mayBeDone && batch.calls.some(({ isSettled }) => isSettled)) {
+          batch.calls = batch.calls.filter(({ isSettled }) => !isSettled);
+          encoded = null;
+        }
+        encoded ??= this.#encode(batch);
         const { keys, args } = encoded;
         const stores = batch.calls.some(({ options }) => options.stores === true);
         // If Redis is out of memory, it rejects `run` before executing it, but not `run_full`, which is for calls that
@@ -485,16 +443,17 @@ class Batcher {
       },
       writes: !isRepeatable || calls.some(({ verb }) => verb.waits === true),
       repeatable: !this.#isList || isRepeatable,
-      followers: topology.isCluster ? NO_SIGNALS : batch.signals,
+      follower: topology.isCluster ? null : batch.publication,
       deadlineAt,
     });
     return batch.execution.done;
   }
 
-  #encode({ bundles }: Batch): EncodedCalls {
+  #encode(batch: Batch): EncodedCalls {
     const args: Arg[] = [this.#policy];
     let keys = this.#keys;
-    for (const { verb, calls } of bundles) {
+    batch.bundles = bundlesOf(batch.calls);
+    for (const { verb, calls } of batch.bundles) {
       const callArgs = calls.map((call) => call.args);
       if (verb.keys !== undefined) keys = [...keys, ...verb.keys(callArgs)];
       args.push(verb.name);
@@ -531,7 +490,7 @@ class Batcher {
       return;
     }
     if (settings.givenTime === null) master.noteServerTime(read.now);
-    for (const signal of batch.signals) signaller.onStored(signal);
+    if (batch.publication !== null) signaller.onStored(batch.publication);
     if (batch.isOver) return;
     batch.isOver = true;
     const retried: VerbCall[] = [];
@@ -549,7 +508,7 @@ class Batcher {
       this.#returned = failed === undefined ? returnedOf(batch.number, decoded) : null;
       if (this.#returned !== null) this.#waiting.push(this.#internalCall(SETTLE_SESSION, undefined));
     }
-    const registered = this.#registerMissing(batch, read);
+    const registered = this.#registerAfter(batch, read);
     const last = batch.calls.findLast(({ options }) => options.moves === true);
     const moved = onReply(this.queue, read, last?.deadlineAt ?? null);
     const registeredAndMoved = moved === null ? registered : Promise.all([registered, moved]).then(() => {});
@@ -565,24 +524,28 @@ class Batcher {
 
   /**
    * Registers what a reply shows to be missing outside the queue's slot: the name of a queue that was created again,
-   * because it may have lost its name with its data; sweeps of a queue that was unknown before or has a different
-   * retention.
+   * because it may have lost its name with its data; sweeps of a queue that was unknown before, and of added elements.
    */
-  #registerMissing(batch: Batch, { isNew, tag, retentionMs }: LibraryReply): Promise<void> | null {
+  #registerAfter(batch: Batch, { now, isNew, tag, dueAt }: LibraryReply): Promise<void> | null {
     const { registry } = this.#context;
-    const current = retentionMs ?? this.#policyRetentionMs;
-    const isOtherRetention = current !== this.#retentionMs;
-    this.#retentionMs = current;
     if (tag === '' || (batch.number === 0 && !batch.creates)) return null;
     registry.noteTag(this.queue, tag);
-    const isKnown = registry.isDeclared(this.queue);
-    // A repeated reply does not show whether the lost attempt created the queue.
-    const mayBeNew = isNew || batch.execution?.mayBeDone === true;
-    if (isKnown && !isOtherRetention && !mayBeNew) return null;
+    const { creates, deadlineAt } = batch;
+    const registering: (Promise<void> | null)[] = [];
+    // A repeated reply shows neither whether the lost attempt created the queue nor what it added.
+    const isRepeated = batch.execution?.mayBeDone === true;
     // Even if it was registered before the batch: another node may have dropped the queue and its name in between.
-    const naming = mayBeNew && batch.creates ? registry.declare([this.queue]) : null;
-    if (!isKnown) this.#tidyLater();
-    return Promise.all([naming, this.#registerSweeps(batch, batch.deadlineAt)]).then(
+    if (creates && (isNew || isRepeated)) registering.push(registry.declare([this.queue]));
+    if (!registry.isDeclared(this.queue)) {
+      this.#tidyLater();
+      registering.push(this.#registerLeases(batch, deadlineAt));
+    }
+    if (isRepeated || dueAt > 0) {
+      const leftMs = isRepeated ? 1 : Math.max(1, dueAt - now);
+      registering.push(registry.requireSweep(this.queue, leftMs, deadlineAt));
+    }
+    if (registering.every((each) => each === null)) return null;
+    return Promise.all(registering).then(
       () => {},
       () => registry.forgetWritten(this.queue),
     );
@@ -756,15 +719,6 @@ function isTake({ verb }: VerbCall): boolean {
   return verb.name === 'take';
 }
 
-/** Removes the expired calls of a batch. Returns whether there were any. */
-function dropExpired(batch: Batch): boolean {
-  const remaining = batch.calls.filter(({ isSettled }) => !isSettled);
-  if (remaining.length === batch.calls.length) return false;
-  batch.calls = remaining;
-  batch.bundles = bundlesOf(remaining);
-  return true;
-}
-
 function bundlesOf(calls: readonly VerbCall[]): Bundle[] {
   const bundles: Bundle[] = [];
   let last: string | null = null;
@@ -810,8 +764,6 @@ function decode({ verb, calls }: Bundle, result: Result | undefined): Decoded {
     return { values: [], error };
   }
 }
-
-const NO_SIGNALS: readonly Command[] = [];
 
 /** A delivery of a take whose content cannot be decoded. */
 export interface Undecodable {

@@ -6,61 +6,6 @@ import type { Master } from './client/master.ts';
 import { slotOf, type Topology } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 
-/**
- * Signals over Redis Pub/Sub; sharded on a cluster, so that a signal is sent to one server instead of all. Subscribers
- * of this engine are called directly, even while the server is unavailable.
- */
-export class RedisSignaller implements Signaller {
-  readonly type = 'redis';
-  readonly #context: RedisContext;
-  readonly #channels: Channels;
-
-  constructor(context: RedisContext, channels: Channels) {
-    this.#context = context;
-    this.#channels = channels;
-  }
-
-  publish(topic: string, message: JsonValue): void {
-    this.#publish(this.command(topic, message));
-  }
-
-  subscribe(topic: string, listener: Listener<JsonValue>): () => void {
-    const channel = this.#context.keys.signalChannel(topic);
-    return this.#channels.subscribe(channel, { sharded: true }, listener);
-  }
-
-  /**
-   * The command that publishes a message. On a single server, it is sent behind the insert on the same connection,
-   * which saves a round trip. On a cluster, the channel may be on another server, which could publish before the insert
-   * is done.
-   */
-  command(topic: string, message: JsonValue): Command {
-    const { keys, topology } = this.#context;
-    const args = [keys.signalChannel(topic), this.#channels.encode(message)];
-    return { name: topology.isCluster ? 'SPUBLISH' : 'PUBLISH', args };
-  }
-
-  /** Call this when the batch of the signal has been executed. */
-  onStored(command: Command): void {
-    if (this.#context.topology.isCluster) this.#publish(command);
-    else this.#deliver(command);
-  }
-
-  #publish(command: Command): void {
-    const { topology } = this.#context;
-    const master = topology.masterOf(slotOf(String(command.args[0])));
-    // Neither repeated nor awaited: a late hint is worth little.
-    master?.executeLater({ ...command, writes: false }).catch((error) => {
-      if (error instanceof ReplyError) topology.refresh();
-    });
-    this.#deliver(command);
-  }
-
-  #deliver({ args }: Command): void {
-    this.#channels.deliverSoon(String(args[0]), String(args[1]));
-  }
-}
-
 interface Channel {
   readonly name: string;
   /** On a cluster, it is published only on the master of its slot. */
@@ -71,12 +16,13 @@ interface Channel {
 }
 
 /**
- * The channels that this engine subscribes to, over one connection for each master that has any of them. Follows moving
- * slots, and subscribes again after a lost connection; messages in between are lost, which `onGap` reports. The engine
- * does not receive its own messages.
+ * Signals, and notifications of changed definitions, over Redis Pub/Sub: over one connection for each master that has
+ * any of the channels. Follows moving slots, and subscribes again after a lost connection; messages in between are
+ * lost, which `onGap` reports. Subscribers of this engine are called directly, even while the server is unavailable.
  */
-export class Channels {
-  readonly #topology: Topology;
+export class RedisSignaller implements Signaller {
+  readonly type = 'redis';
+  readonly #context: Pick<RedisContext, 'keys' | 'topology'>;
   readonly #topics: Topics<string>;
   readonly #channels = new Map<string, Channel>();
   readonly #subscribers = new Map<Master, Subscriber>();
@@ -85,8 +31,8 @@ export class Channels {
   #isRunning = false;
   #isAssignDue = false;
 
-  constructor({ topology, log }: Pick<RedisContext, 'topology' | 'log'>) {
-    this.#topology = topology;
+  constructor({ keys, topology, log }: Pick<RedisContext, 'keys' | 'topology' | 'log'>) {
+    this.#context = { keys, topology };
     this.#topics = new Topics(log);
     topology.onChange(() => this.#assignSoon());
   }
@@ -104,11 +50,20 @@ export class Channels {
     this.#subscribers.clear();
   }
 
+  publish(topic: string, message: JsonValue): void {
+    this.#publish(this.command(topic, message));
+  }
+
+  /** Signals are sharded on a cluster, so that each is sent to one server instead of all. */
+  subscribe(topic: string, listener: Listener<JsonValue>): () => void {
+    return this.listen(this.#context.keys.signalChannel(topic), { sharded: true }, listener);
+  }
+
   /**
    * Subscribes to a channel, within a moment. Returns a function that unsubscribes.
    * @param options.onGap called when the channel is subscribed to again: messages may have been missed
    */
-  subscribe(
+  listen(
     name: string,
     { sharded, onGap = () => {} }: { readonly sharded: boolean; readonly onGap?: () => void },
     listener: Listener<JsonValue>,
@@ -128,14 +83,41 @@ export class Channels {
     };
   }
 
+  /**
+   * The command that publishes a message. On a single server, it is sent behind the insert on the same connection,
+   * which saves a round trip. On a cluster, the channel may be on another server, which could publish before the insert
+   * is done.
+   */
+  command(topic: string, message: JsonValue): Command {
+    const { keys, topology } = this.#context;
+    const args = [keys.signalChannel(topic), this.encode(message)];
+    return { name: topology.isCluster ? 'SPUBLISH' : 'PUBLISH', args };
+  }
+
+  /** Call this when the batch of the signal has been executed. */
+  onStored(command: Command): void {
+    if (this.#context.topology.isCluster) this.#publish(command);
+    else this.#deliver(command);
+  }
+
   /** The string that is published for a message. */
   encode(message: JsonValue): string {
     return JSON.stringify([this.#origin, message]);
   }
 
+  #publish(command: Command): void {
+    const { topology } = this.#context;
+    const master = topology.masterOf(slotOf(String(command.args[0])));
+    // Neither repeated nor awaited: a late hint is worth little.
+    master?.execute({ ...command, writes: false }).catch((error) => {
+      if (error instanceof ReplyError) topology.refresh();
+    });
+    this.#deliver(command);
+  }
+
   /** Delivers a message to the subscribers of this engine only. */
-  deliverSoon(name: string, text: string): void {
-    this.#topics.deliverSoon(name, text);
+  #deliver({ args }: Command): void {
+    this.#topics.deliverSoon(String(args[0]), String(args[1]));
   }
 
   /** At most once per turn of the event loop: with many channels, each pass takes a while. */
@@ -152,7 +134,7 @@ export class Channels {
   #assign(): void {
     if (!this.#isRunning) return;
     const assigned = Map.groupBy(this.#channels.values(), ({ name }) =>
-      this.#topology.masterOf(slotOf(name)),
+      this.#context.topology.masterOf(slotOf(name)),
     );
     for (const [master, { connection }] of this.#subscribers) {
       if (assigned.has(master)) continue;
@@ -163,7 +145,9 @@ export class Channels {
       if (master === null) continue;
       let subscriber = this.#subscribers.get(master);
       if (subscriber === undefined) {
-        subscriber = new Subscriber(master, this.#topology, (name, text) => this.#onMessage(name, text));
+        subscriber = new Subscriber(master, this.#context.topology, (name, text) =>
+          this.#onMessage(name, text),
+        );
         this.#subscribers.set(master, subscriber);
       }
       subscriber.assign(new Set(channels));

@@ -6,7 +6,7 @@ import {
   type StoredDefinition,
   StoredDefinitions,
 } from '../../engine/definitions.ts';
-import type { Channels } from './channels.ts';
+import type { RedisSignaller } from './channels.ts';
 import { type Arg, asString, type Reply } from './client/connection.ts';
 import type { RedisContext } from './context.ts';
 
@@ -14,24 +14,24 @@ import type { RedisContext } from './context.ts';
  * Definitions in a hash per kind. One function compares, sets and publishes to a channel per kind. This engine's own
  * changes reach its watchers without the channel.
  */
-export function openDefinitions(context: RedisContext, channels: Channels): StoredDefinitions {
-  const definitions = new StoredDefinitions(new RedisDefinitions(context, channels), context.log);
+export function openDefinitions(context: RedisContext, signaller: RedisSignaller): StoredDefinitions {
+  const definitions = new StoredDefinitions(new RedisDefinitions(context, signaller), context.log);
   for (const kind of DEFINITION_KINDS) {
     const notify = (key: string | null): void => definitions.notify({ kind, key });
     const channel = context.keys.definitionChannel(kind);
     const options = { sharded: false, onGap: () => notify(null) };
-    channels.subscribe(channel, options, (key) => notify(String(key)));
+    signaller.listen(channel, options, (key) => notify(String(key)));
   }
   return definitions;
 }
 
 class RedisDefinitions implements DefinitionStore {
   readonly #context: RedisContext;
-  readonly #channels: Channels;
+  readonly #signaller: RedisSignaller;
 
-  constructor(context: RedisContext, channels: Channels) {
+  constructor(context: RedisContext, signaller: RedisSignaller) {
     this.#context = context;
-    this.#channels = channels;
+    this.#signaller = signaller;
   }
 
   async get(kind: DefinitionKind, key: string): Promise<StoredDefinition | null> {
@@ -68,7 +68,7 @@ class RedisDefinitions implements DefinitionStore {
   /** Calls a function that also publishes the change. A `delete` is not repeatable: it would find nothing. */
   #change(name: 'put' | 'delete', kind: DefinitionKind, key: string, args: readonly Arg[]): Promise<Reply> {
     const { executor, keys } = this.#context;
-    const publication = [keys.definitionChannel(kind), this.#channels.encode(key)];
+    const publication = [keys.definitionChannel(kind), this.#signaller.encode(key)];
     const options = { repeatable: name === 'put' };
     return executor.call(name, [keys.definitions(kind)], [key, ...args, ...publication], options);
   }

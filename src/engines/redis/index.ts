@@ -24,11 +24,10 @@ import {
   finding,
   type OpenEngine,
 } from '../../engine/engine.ts';
-import type { Signaller } from '../../engine/signaller.ts';
 import { countDeadLetters } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { Batchers } from './batcher.ts';
-import { Channels, RedisSignaller } from './channels.ts';
+import { RedisSignaller } from './channels.ts';
 import { ReplyError } from './client/connection.ts';
 import { Executor } from './client/executor.ts';
 import type { ServerFacts } from './client/master.ts';
@@ -54,12 +53,11 @@ class RedisEngine implements Engine {
   readonly url: string;
   readonly storage: Storage;
   readonly definitions: Definitions;
-  readonly signaller: Signaller;
+  readonly signaller: RedisSignaller;
   /** Never resolves: the engine recovers when its server is available again. */
   readonly failed: Promise<Error> = new Promise(() => {});
   readonly stats: BufferedStats;
   readonly #context: RedisContext;
-  readonly #channels: Channels;
   readonly #batchers: Batchers;
   readonly #outbox: Outbox;
   #isDurabilityLogged = false;
@@ -97,8 +95,7 @@ class RedisEngine implements Engine {
       policies: new Policies(namespaces),
     };
     this.#context = context;
-    const channels = new Channels(context);
-    const signaller = new RedisSignaller(context, channels);
+    const signaller = new RedisSignaller(context);
     const registry = new Registry(context);
     const stats = new BufferedStats(new RedisCounters(context), clock, log);
     const batchers = new Batchers({
@@ -117,10 +114,9 @@ class RedisEngine implements Engine {
         return outbox.onReply(queue, reply, awaitedUntil);
       },
     });
-    const definitions = openDefinitions(context, channels);
+    const definitions = openDefinitions(context, signaller);
     const sweeper = new Sweeper(context, batchers, registry, definitions);
     const outbox = new Outbox(context, batchers, (queue) => sweeper.affected.note(queue));
-    this.#channels = channels;
     this.#batchers = batchers;
     this.#outbox = outbox;
     this.signaller = signaller;
@@ -167,9 +163,9 @@ class RedisEngine implements Engine {
   async #start(): Promise<void> {
     try {
       await this.#context.topology.start();
-      // Otherwise, channels would open connections that nothing closes.
+      // Otherwise, the signaller would open connections that nothing closes.
       this.#throwIfStopped();
-      await this.#channels.start();
+      await this.signaller.start();
     } catch (error) {
       this.#throwIfStopped();
       await this.stop();
@@ -192,7 +188,7 @@ class RedisEngine implements Engine {
     await Promise.all([this.stats.stop(), this.#batchers.settle()]);
     this.#batchers.stop();
     this.#outbox.stop();
-    this.#channels.stop();
+    this.signaller.stop();
     this.#context.executor.stop();
     this.#context.topology.stop();
   }

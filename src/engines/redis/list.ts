@@ -31,11 +31,10 @@ import {
 import { QuaysideError } from '../../model/errors.ts';
 import { contradictionIn, isSameContent } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { type Batchers, single, type Verb } from './batcher.ts';
+import { type BatcherContext, type Batchers, single, type Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
 import { CUT, decodeContent, elementId, encodeContent, LEFT } from './encoding.ts';
-import { type Keys, queueText } from './keys.ts';
-import type { Registry } from './registry.ts';
+import { queueText } from './keys.ts';
 import type { Sweeper } from './sweeper.ts';
 
 const NOTHING = { deliveries: [], nextDueAt: null, next: null };
@@ -58,35 +57,30 @@ export class ListStorage implements Storage {
   readonly aheadMs = 0;
   readonly insertSignaller: Signaller;
   readonly #batchers: Batchers;
-  readonly #registry: Registry;
+  readonly #context: BatcherContext;
   readonly #sweeper: Sweeper;
-  readonly #keys: Keys;
-  readonly #dedupWindowMs: number;
   readonly #tag = randomBytes(6).toString('hex');
   #numbers = 0;
   /** By queue: popped items that cannot be decoded and could not be put behind the others yet. */
   readonly #unplaced = new Map<string, readonly Damaged[]>();
 
   constructor(batchers: Batchers, sweeper: Sweeper) {
-    const { registry, signaller, keys, dedupWindowMs } = batchers.context;
-    this.insertSignaller = signaller;
+    this.insertSignaller = batchers.context.signaller;
     this.#batchers = batchers;
-    this.#registry = registry;
+    this.#context = batchers.context;
     this.#sweeper = sweeper;
-    this.#keys = keys;
-    this.#dedupWindowMs = dedupWindowMs;
   }
 
   now(queue?: QueueKey): number {
-    return this.#registry.now(queue);
+    return this.#context.registry.now(queue);
   }
 
   declare(queues: readonly QueueKey[]): Promise<void> {
-    return this.#registry.declare(queues);
+    return this.#context.registry.declare(queues);
   }
 
   queues(ns: string): Promise<string[]> {
-    return this.#registry.names(ns);
+    return this.#context.registry.names(ns);
   }
 
   insert(
@@ -105,21 +99,22 @@ export class ListStorage implements Storage {
     if (elements.length === 0) return [];
     // Elements that contradict each other, as in the lookup of a key, are not stored, and must not create the queue.
     const creates = contradictionIn(elements) < 0;
-    const windowMs = this.#dedupWindowMs;
+    const windowMs = this.#context.dedupWindowMs;
     const now = this.now(queue);
     let bytes = 0;
     const items = elements.map((element) => {
       check(queue, element, now);
       const id = elementId(this.#tag, ++this.#numbers);
       const { dedupKey, fingerprint } = element;
-      const key = dedupKey === null ? null : this.#keys.listDedup(queue, dedupKey);
+      const key = dedupKey === null ? null : this.#context.keys.listDedup(queue, dedupKey);
       const item = encodeItem({ ...element, id, matureAt: now });
       bytes += item.length;
       return { id, key, fingerprint: fingerprint ?? '', item };
     });
-    const call = { items, dropped: this.#keys.listDropped(queue), windowMs, onRepeat };
-    const deadlineAt = this.#batchers.deadline(leftMs);
-    const options = { join: 'lpush', stores: true, creates, signal, items: items.length, bytes };
+    const call = { items, dropped: this.#context.keys.listDropped(queue), windowMs, onRepeat };
+    const deadlineAt = this.#context.executor.deadline(leftMs);
+    const ready = signal && { signal, elements };
+    const options = { join: 'lpush', stores: true, creates, ready, items: items.length, bytes };
     return this.#batchers.call(queue, LPUSH, call, { ...options, deadlineAt });
   }
 
@@ -127,7 +122,7 @@ export class ListStorage implements Storage {
     if (leaseMs !== null) throw notSupported(queue, 'reservations');
     if (group !== PLAIN_GROUP) return NOTHING;
     const call = { count, maxBytes: maxBytes ?? null };
-    const deadlineAt = this.#batchers.deadline(leftMs);
+    const deadlineAt = this.#context.executor.deadline(leftMs);
     const { damaged, isBlocked, ...taken } = await this.#batchers.call(queue, RPOP, call, {
       join: maxBytes === undefined ? 'rpop' : null,
       items: count,
@@ -154,15 +149,15 @@ export class ListStorage implements Storage {
     const damaged = [...(this.#unplaced.get(text) ?? []), ...found];
     if (damaged.length === 0) return true;
     this.#unplaced.delete(text);
-    const { log } = this.#batchers.context;
+    const { log } = this.#context;
     for (const { id, cause } of found) {
       const fields = { queue: text, id, err: cause };
       log.warn(fields, 'the content of an element cannot be decoded; it is postponed');
     }
     const items = damaged.map(({ id, item }) => ({ id, key: null, fingerprint: '', item }));
     const bytes = items.reduce((sum, { item }) => sum + item.length, 0);
-    const dropped = this.#keys.listDropped(queue);
-    const call = { items, dropped, windowMs: this.#dedupWindowMs, onRepeat: null };
+    const dropped = this.#context.keys.listDropped(queue);
+    const call = { items, dropped, windowMs: this.#context.dedupWindowMs, onRepeat: null };
     const options = { creates: true, items: items.length, bytes, deadlineAt };
     try {
       await this.#batchers.call(queue, LPUSH, call, options);
@@ -197,7 +192,7 @@ export class ListStorage implements Storage {
     if (ids !== undefined) throw notSupported(queue, 'reading elements by id');
     if (!states.includes('ready') || group !== PLAIN_GROUP) return NOTHING;
     const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
-    const deadlineAt = this.#batchers.deadline(leftMs);
+    const deadlineAt = this.#context.executor.deadline(leftMs);
     return this.#batchers.call(queue, LRANGE, { skip, limit, bodies }, { pageBytes: SCAN_BYTES, deadlineAt });
   }
 
@@ -208,7 +203,7 @@ export class ListStorage implements Storage {
   }
 
   drop(queue: QueueKey): Promise<boolean> {
-    return this.#batchers.inTime(this.#registry.drop(queue));
+    return this.#batchers.inTime(this.#context.registry.drop(queue));
   }
 
   async counts(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueCounts> {
@@ -218,7 +213,7 @@ export class ListStorage implements Storage {
   }
 
   usage(ns: string, needsBytes = true): Promise<Usage> {
-    return this.#registry.usage(ns, needsBytes);
+    return this.#context.registry.usage(ns, needsBytes);
   }
 
   /** Only removes unused queues: Redis expires dedup keys, and there are no leases. */

@@ -3,16 +3,8 @@ import type { Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { asString, type Reply } from './client/connection.ts';
 import type { Executor } from './client/executor.ts';
-import type { Topology } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
-import type { Settings } from './settings.ts';
-
-/** A queue that must be swept within `ms`. */
-export interface SweepRequest {
-  readonly queue: QueueKey;
-  readonly ms: number;
-}
 
 /** When to sweep a queue: good for one sweep at or after its moment. */
 export interface NewSweepEntry {
@@ -68,11 +60,9 @@ const SAMPLES = 10_000;
  * is an entry between now and the end of its lease.
  */
 export class Registry {
+  readonly #context: Pick<RedisContext, 'settings' | 'topology' | 'dedupWindowMs'>;
   readonly #executor: Executor;
   readonly #keys: Keys;
-  readonly #settings: Settings;
-  readonly #topology: Topology;
-  readonly #dedupWindowMs: number;
   /** By queue with a registered name: when a use was last recorded, or began to be. */
   readonly #used = new Map<string, number>();
   /** By queue: the last moment that was registered. */
@@ -87,11 +77,9 @@ export class Registry {
   #seenAt = Number.NEGATIVE_INFINITY;
 
   constructor(context: Pick<RedisContext, 'executor' | 'keys' | 'settings' | 'topology' | 'dedupWindowMs'>) {
+    this.#context = context;
     this.#executor = context.executor;
     this.#keys = context.keys;
-    this.#settings = context.settings;
-    this.#topology = context.topology;
-    this.#dedupWindowMs = context.dedupWindowMs;
   }
 
   /** The time with which entries are compared, or, with `queue`, the time of the queue's server. */
@@ -105,7 +93,7 @@ export class Registry {
   }
 
   #timeOf(key: string): number {
-    return this.#settings.givenTime?.now() ?? this.#executor.serverTime(key);
+    return this.#context.settings.givenTime?.now() ?? this.#executor.serverTime(key);
   }
 
   isDeclared(queue: QueueKey): boolean {
@@ -173,7 +161,7 @@ export class Registry {
 
   /** The moments are by the server's clock: a name that is about to be used must never look unused. */
   #use(ns: string, names: readonly string[], creates: boolean, deadlineAt: number): Promise<Reply> {
-    const now = Math.floor(this.#settings.givenTime?.now() ?? 0);
+    const now = Math.floor(this.#context.settings.givenTime?.now() ?? 0);
     const args = [now, creates ? 1 : '', ...names];
     return this.#executor.call('use', [this.#keys.names(ns)], args, { deadlineAt });
   }
@@ -207,7 +195,8 @@ export class Registry {
     const score = await this.#executor.read(key, 'ZSCORE', [key, name]);
     const usedAt = score === null ? null : Number(asString(score));
     if (usedAt !== null) await this.unname(ns, { name, usedAt }, -DROP_MARK_MS);
-    const hasDedupKeys = usedAt !== null && this.#settings.variant === 'list' && this.#dedupWindowMs > 0;
+    const hasDedupKeys =
+      usedAt !== null && this.#context.settings.variant === 'list' && this.#context.dedupWindowMs > 0;
     if (!(await this.#delete(queue, false, hasDedupKeys ? [this.#keys.listDropped(queue)] : [])))
       return false;
     this.forgetWritten(queue);
@@ -218,7 +207,9 @@ export class Registry {
   async #delete(queue: QueueKey, onlyUnused: boolean, extraKeys: readonly string[] = []): Promise<boolean> {
     const { hash, order, stats } = this.#keys.queue(queue);
     const keys = [hash, order, stats, this.#keys.list(queue), ...extraKeys] as const;
-    return (await this.#executor.call('drop', keys, [onlyUnused ? 1 : '', this.#dedupWindowMs])) === 1;
+    return (
+      (await this.#executor.call('drop', keys, [onlyUnused ? 1 : '', this.#context.dedupWindowMs])) === 1
+    );
   }
 
   /** Removes a name, or with `keepMs` adds this to its last use, unless it was used since. @throws QuaysideError */
@@ -245,9 +236,9 @@ export class Registry {
    */
   async usage(ns: string, needsBytes: boolean): Promise<Usage> {
     const names = await this.names(ns);
-    const isList = this.#settings.variant === 'list';
+    const isList = this.#context.settings.variant === 'list';
     // Queues of a cluster are in different slots, of which a function accesses only one.
-    const perCall = this.#topology.isCluster ? 1 : QUEUES_AT_ONCE;
+    const perCall = this.#context.topology.isCluster ? 1 : QUEUES_AT_ONCE;
     let elements = 0;
     let bytes = 0;
     for (let from = 0; from < names.length; from += QUEUES_AT_ONCE) {
@@ -317,7 +308,7 @@ export class Registry {
   async remove(list: SweepList, entries: readonly SweepEntry[]): Promise<void> {
     if (entries.length === 0) return;
     const key = this.#keys[list];
-    await this.#executor.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
+    await this.#executor.command(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
   }
 
   /** Adds entries. The moment is part of the member, so a queue may have several. @throws QuaysideError */

@@ -38,8 +38,8 @@ export interface LibraryReply {
   /** Deliveries that went to the dead-letter queue; null: none. */
   readonly died: Died | null;
   readonly outbox: readonly Prefix[];
-  /** The retention of a queue with options of its own, 0 for none; null: it has no options. */
-  readonly retentionMs: number | null;
+  /** When the first of the elements that the call added to its queue expires or is past its retention; 0: none does. */
+  readonly dueAt: number;
 }
 
 const NO_ELEMENTS: readonly (Buffer | null)[] = [];
@@ -47,11 +47,10 @@ const TAG_OF_NONE = '0'.repeat(12);
 
 /** @throws Error if the reply does not have the form of `library/session.lua` */
 export function readReply(reply: Reply): LibraryReply {
-  const [now, tag, isNew, texts, elements, died, outbox, options] = asArray(reply);
+  const [now, tag, isNew, texts, elements, died, outbox, dueAt] = asArray(reply);
   const tagText = asBuffer(tag).toString('latin1');
   const resultTag = tagText === '' ? TAG_OF_NONE : tagText;
   const elementLists = asArray(elements);
-  const [retentionMs] = asArray(options);
   return {
     now: Number(now),
     tag: tagText,
@@ -63,7 +62,7 @@ export function readReply(reply: Reply): LibraryReply {
     })),
     died: readDied(asArray(died)),
     outbox: asArray(outbox).map(readPrefix),
-    retentionMs: retentionMs === undefined ? null : Number(retentionMs),
+    dueAt: Number(dueAt),
   };
 }
 

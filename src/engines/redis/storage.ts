@@ -30,23 +30,19 @@ import {
 import { contradictionIn } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber } from '../../model/owner.ts';
-import { type Batchers, single } from './batcher.ts';
+import { type BatcherContext, type Batchers, single } from './batcher.ts';
 import { queueText } from './keys.ts';
-import type { Policies } from './policies.ts';
-import type { Registry, SweepRequest } from './registry.ts';
 import type { Sweeper } from './sweeper.ts';
 import { CREATE_GROUPS, capacityOf, type GroupCapacity, groupsRejected } from './verbs/groups.ts';
 import { INSERT, insertCall } from './verbs/insert.ts';
 import { COUNTS, SCAN } from './verbs/read.ts';
 import { PURGE, PURGE_STEP, SETTLE } from './verbs/settle.ts';
-import { expiryOf, TAKE, UNDO, undoArgs } from './verbs/take.ts';
+import { TAKE, UNDO, undoArgs } from './verbs/take.ts';
 
 /** Items settled per call: Redis serves nobody else for the 80 ms that a thousand take if they become dead letters. */
 const SETTLE_STEP = 1_000;
 /** A page by ids counts as a page for each id in the size of a batch, up to this many. */
 const SCANS_AT_ONCE = 8;
-/** When to sweep the target of a move, counted from sending it: after its deadline, in case the reply is lost. */
-const MOVED_SWEEP_MS = 10_000;
 
 /** Stores the declared options of a queue. */
 const OPTIONS = single<string, undefined>(
@@ -66,23 +62,18 @@ export class RedisStorage implements Storage {
   readonly aheadMs = 0;
   readonly insertSignaller: Signaller;
   readonly #batchers: Batchers;
-  readonly #registry: Registry;
+  readonly #context: BatcherContext;
   readonly #sweeper: Sweeper;
-  readonly #policies: Policies;
-  readonly #dedupWindowMs: number;
 
   constructor(batchers: Batchers, sweeper: Sweeper) {
-    const { registry, signaller, policies, dedupWindowMs } = batchers.context;
-    this.insertSignaller = signaller;
+    this.insertSignaller = batchers.context.signaller;
     this.#batchers = batchers;
-    this.#registry = registry;
+    this.#context = batchers.context;
     this.#sweeper = sweeper;
-    this.#policies = policies;
-    this.#dedupWindowMs = dedupWindowMs;
   }
 
   now(queue?: QueueKey): number {
-    return this.#registry.now(queue);
+    return this.#context.registry.now(queue);
   }
 
   declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
@@ -91,22 +82,22 @@ export class RedisStorage implements Storage {
 
   /** Options are stored with their queue, so each queue needs a call of its own. */
   async #declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
-    await this.#registry.declare(queues);
+    await this.#context.registry.declare(queues);
     if (options === undefined) return;
     const deadLetter = options?.deadLetter;
     const deadLetterQueues =
       deadLetter == null ? [] : queues.map(({ ns }) => ({ ns, name: deadLetter.queue }));
     await Promise.all([
-      this.#registry.declare(deadLetterQueues),
+      this.#context.registry.declare(deadLetterQueues),
       ...queues.map((queue) => {
-        const text = options === null ? '' : this.#policies.encodeOptions(queue, options);
+        const text = options === null ? '' : this.#context.policies.encodeOptions(queue, options);
         return this.#batchers.call(queue, OPTIONS, text, { stores: true, creates: true });
       }),
     ]);
   }
 
   queues(ns: string): Promise<string[]> {
-    return this.#registry.names(ns);
+    return this.#context.registry.names(ns);
   }
 
   async insert(
@@ -114,39 +105,28 @@ export class RedisStorage implements Storage {
     elements: readonly NewElement[],
     { signal = null, onRepeat = null, request = null, leftMs }: InsertOptions = {},
   ): Promise<ElementId[]> {
-    const deadlineAt = this.#batchers.deadline(leftMs);
+    const deadlineAt = this.#context.executor.deadline(leftMs);
     const isEmpty = elements.length === 0;
     if (isEmpty && request === null) return [];
-    const capacity = capacityOf(this.#policies, queue);
+    const capacity = capacityOf(this.#context.policies, queue);
     const deliveries = elements.reduce((sum, { groups }) => sum + groups.length, 0);
     // Check before sending: a rejected insert must not create the queue.
     const { limit } = capacity;
     if (limit !== null && deliveries > limit.max && limitedGroups(limit, elements).size > limit.max)
       throw groupsRejected(capacity);
-    const contradiction = contradictionIn(elements);
-    if (contradiction >= 0 && !(await this.#exists(queue, deadlineAt))) {
-      // Nothing is stored, and no key was seen. Sent to Redis, the call would create the queue.
-      onRepeat?.(contradiction, false);
-      return [];
-    }
-    const call = insertCall(elements, { windowMs: this.#dedupWindowMs, capacity, onRepeat, request });
-    // Looking up a request key stores nothing and does not create the queue.
-    if (isEmpty) return this.#batchers.call(queue, INSERT, call, { deadlineAt });
+    const call = insertCall(elements, { windowMs: this.#context.dedupWindowMs, capacity, onRepeat, request });
+    // Neither a lookup of a request key nor elements that contradict each other, as in the lookup of a key, are stored.
+    const creates = !isEmpty && contradictionIn(elements) < 0;
     return this.#batchers.call(queue, INSERT, call, {
       join: 'insert',
-      stores: true,
-      creates: true,
-      signal,
+      stores: !isEmpty,
+      creates,
+      ready: signal && { signal, elements },
       items: elements.length,
       deliveries,
       bytes: call.contents.bytes.length,
-      sweeps: this.#expirySweeps(queue, elements),
       deadlineAt,
     });
-  }
-
-  async #exists(queue: QueueKey, deadlineAt: number): Promise<boolean> {
-    return this.#registry.isDeclared(queue) || (await this.#registry.isKnown(queue, deadlineAt));
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
@@ -163,8 +143,8 @@ export class RedisStorage implements Storage {
     return this.#batchers.call(queue, TAKE, call, {
       join: maxBytes === null ? `take ${lease} ${call.owner} ${group}` : null,
       items: count,
-      deadlineAt: this.#batchers.deadline(leftMs),
-      ...(lease === null ? {} : { sweeps: [{ queue, ms: lease }] }),
+      deadlineAt: this.#context.executor.deadline(leftMs),
+      ...(lease === null ? {} : { leaseMs: lease }),
     });
   }
 
@@ -174,7 +154,7 @@ export class RedisStorage implements Storage {
    */
   async settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     if (items.length === 0) return [];
-    const deadlineAt = this.#batchers.deadline(leftMs);
+    const deadlineAt = this.#context.executor.deadline(leftMs);
     const creating = this.#createGroups(items, deadlineAt);
     // Do not await when there is nothing to wait for: the calls would lose their place in the order.
     if (creating !== null) await creating;
@@ -185,22 +165,13 @@ export class RedisStorage implements Storage {
     if (deliveries.length === 0) return;
     const args = undoArgs(deliveries);
     const bytes = deliveries.reduce((sum, { body }) => sum + body.length, 0);
-    const expiries = deliveries.map((delivery) => ({ expiresAt: expiryOf(delivery) }));
-    const sweeps = this.#expirySweeps(queue, expiries);
-    await this.#batchers.call(queue, UNDO, args, {
-      join: 'undo',
-      creates: true,
-      items: deliveries.length,
-      bytes,
-      sweeps,
-    });
-    // The sweep for an element that has expired since its pop may have run before this undo.
-    if (sweeps.length > 0) this.#sweepSoon(queue);
+    const options = { join: 'undo', creates: true, items: deliveries.length, bytes };
+    await this.#batchers.call(queue, UNDO, args, options);
   }
 
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     if (options.ids?.length === 0) return Promise.resolve({ deliveries: [], next: null });
-    const deadlineAt = this.#batchers.deadline(options.leftMs);
+    const deadlineAt = this.#context.executor.deadline(options.leftMs);
     // The library limits pages to `SCAN_BYTES`, except those by ids.
     const pageBytes = SCAN_BYTES * Math.min(options.ids?.length ?? 1, SCANS_AT_ONCE);
     return this.#batchers.call(queue, SCAN, options, { pageBytes, deadlineAt });
@@ -214,7 +185,7 @@ export class RedisStorage implements Storage {
   drop(queue: QueueKey): Promise<boolean> {
     const drop = async (): Promise<boolean> => {
       await this.counts(queue);
-      return this.#sweeper.affected.drop(queue, () => this.#registry.drop(queue));
+      return this.#sweeper.affected.drop(queue, () => this.#context.registry.drop(queue));
     };
     return this.#batchers.inTime(drop());
   }
@@ -225,7 +196,7 @@ export class RedisStorage implements Storage {
   }
 
   usage(ns: string, needsBytes = true): Promise<Usage> {
-    return this.#registry.usage(ns, needsBytes);
+    return this.#context.registry.usage(ns, needsBytes);
   }
 
   sweep(): Promise<number | null> {
@@ -266,57 +237,31 @@ export class RedisStorage implements Storage {
 
   /** Returns the results of the first items, as many as the server settles in one batch. */
   #settleStep(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
-    const policies = this.#policies;
+    const policies = this.#context.policies;
     const queue = (items[0] as SettleItem).queue;
-    const sweeps: SweepRequest[] = [];
+    let leaseMs = Number.POSITIVE_INFINITY;
     let bytes = 0;
     let deliveries = items.length;
     let stores = false;
     let moves = false;
     for (const { action } of items) {
-      if (action.kind === 'extend') sweeps.push({ queue, ms: action.leaseMs });
-      if (action.kind === 'move') sweeps.push({ queue: action.to, ms: MOVED_SWEEP_MS });
+      if (action.kind === 'extend') leaseMs = Math.min(leaseMs, action.leaseMs);
       if (action.kind !== 'finish' && action.kind !== 'extend') moves = true;
       if (action.kind === 'move') stores = true;
       if (action.kind !== 'finish' || action.inserts === undefined) continue;
       moves = true;
       deliveries += action.inserts.length;
-      for (const { queue: to, element } of action.inserts) {
+      for (const { element } of action.inserts) {
         stores = true;
         bytes += element.body.length;
-        sweeps.push(...this.#expirySweeps(to, [element]));
       }
     }
     const count = items.length;
-    const options = { join: 'settle', items: count, deliveries, bytes, stores, moves, sweeps, deadlineAt };
+    const leases = leaseMs === Number.POSITIVE_INFINITY ? {} : { leaseMs };
+    const options = { join: 'settle', items: count, deliveries, bytes, stores, moves, deadlineAt, ...leases };
     const retentionMs = (to: QueueKey): number => policies.retentionMs(to);
-    const call = { items, windowMs: this.#dedupWindowMs, retentionMs };
-    return this.#batchers.call(queue, SETTLE, call, options).then((results) => {
-      if (stores) this.#sweepTargets(items, results);
-      return results;
-    });
-  }
-
-  /** Only the server knows when moved elements expire, so their queues are swept soon. */
-  #sweepTargets(items: readonly SettleItem[], results: readonly SettleResult[]): void {
-    const targets = new Set<QueueKey>();
-    for (const [i, { action }] of items.entries()) {
-      if (action.kind === 'move' && results[i]?.outcome === 'done') targets.add(action.to);
-    }
-    for (const target of targets) this.#sweepSoon(target);
-  }
-
-  /** If this fails, the entry that was added before the batch remains. */
-  #sweepSoon(queue: QueueKey): void {
-    this.#registry.add('due', [{ queue, at: this.now(queue) }]).catch(() => {});
-  }
-
-  /** When to sweep a queue for the first of these elements that expires. */
-  #expirySweeps(queue: QueueKey, elements: readonly Pick<NewElement, 'expiresAt'>[]): SweepRequest[] {
-    let first = Number.POSITIVE_INFINITY;
-    for (const { expiresAt } of elements) first = Math.min(first, expiresAt ?? first);
-    if (first === Number.POSITIVE_INFINITY) return [];
-    return [{ queue, ms: Math.max(1, Math.ceil(first - this.now(queue))) }];
+    const call = { items, windowMs: this.#context.dedupWindowMs, retentionMs };
+    return this.#batchers.call(queue, SETTLE, call, options);
   }
 
   /**
@@ -327,7 +272,7 @@ export class RedisStorage implements Storage {
   #createGroups(items: readonly SettleItem[], deadlineAt: number): Promise<unknown> | null {
     let targets: GroupTargets | null = null;
     const add = (queue: QueueKey, element: Pick<NewElement, 'groups'>): void => {
-      const capacity = capacityOf(this.#policies, queue);
+      const capacity = capacityOf(this.#context.policies, queue);
       const named = capacity.limit === null ? [] : [...limitedGroups(capacity.limit, [element])];
       if (named.length === 0) return;
       targets ??= new Map();

@@ -52,22 +52,17 @@ export class Sweeper {
   async sweep(): Promise<number | null> {
     const now = this.#registry.now();
     const [due, tidy] = await Promise.all([this.#dueEntries('due', now), this.#dueEntries('tidy', now)]);
-    const { swept, silent } = await this.#sweepAll([...due, ...tidy]);
-    const isSilent = ({ queue }: SweepEntry): boolean => silent.has(queueText(queue));
+    const swept = await this.#sweepAll([...due, ...tidy], now);
     const dueTexts = new Set(due.map(({ queue }) => queueText(queue)));
-    for (const [text, { queue, found }] of swept) {
-      if (found.released || (found.ready && dueTexts.has(text))) this.affected.note(queue);
-    }
-    const later = ({ queue }: SweepEntry): NewSweepEntry => ({ queue, at: now + RETRY_MS });
-    const nextDue = due.filter(isSilent).map(later);
-    const nextTidy = tidy.filter(isSilent).map(later);
+    const nextDue: NewSweepEntry[] = [];
+    const nextTidy: NewSweepEntry[] = [];
     // Later than all old entries, so that no new entry equals one of them: a server whose clock is behind the
     // registry's may report a moment that has already passed there.
     const earliest = now + 1;
-    for (const { queue, found } of swept.values()) {
-      const { nextTidyAt } = found;
-      const nextAt = found.more ? earliest : found.nextAt;
-      if (nextAt !== null) nextDue.push({ queue, at: Math.max(nextAt, earliest) });
+    for (const [text, { queue, released, ready, more, nextAt, nextTidyAt }] of swept) {
+      if (released || (ready && dueTexts.has(text))) this.affected.note(queue);
+      if (more) nextDue.push({ queue, at: earliest });
+      else if (nextAt !== null) nextDue.push({ queue, at: Math.max(nextAt, earliest) });
       if (nextTidyAt !== null) nextTidy.push({ queue, at: Math.max(nextTidyAt, earliest) });
     }
     // Add the next entries before the old ones are removed: a queue that must be swept is always listed.
@@ -75,8 +70,7 @@ export class Sweeper {
     await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
     await this.forgetUnused();
     const isFull = due.length >= MAX_QUEUES || tidy.length >= MAX_QUEUES;
-    const more = isFull || [...swept.values()].some(({ found }) => found.more);
-    return more ? now : this.#nextAt(now, { swept, silent });
+    return isFull || [...swept.values()].some(({ more }) => more) ? now : this.#nextAt(now, swept);
   }
 
   /** The first entries that are due, of this engine's namespaces. */
@@ -99,43 +93,39 @@ export class Sweeper {
     return this.#namespaces.has(queue.ns);
   }
 
-  /** Sweeps each queue once. An unavailable server of a cluster must not delay the others' leases. */
-  async #sweepAll(entries: readonly SweepEntry[]): Promise<SweptQueues> {
+  /**
+   * Sweeps each queue once. An unavailable server of a cluster must not delay the others' leases: its queues are swept
+   * again later.
+   */
+  async #sweepAll(entries: readonly SweepEntry[], now: number): Promise<Map<string, SweptQueue>> {
     const queues = new Map(entries.map(({ queue }) => [queueText(queue), queue]));
-    const swept = new Map<string, SweptQueue>();
-    const silent = new Set<string>();
-    await Promise.all(
-      Array.from(queues, async ([text, queue]) => {
-        try {
-          swept.set(text, { queue, found: await this.#sweepQueue(queue) });
-        } catch {
-          silent.add(text);
-        }
-      }),
-    );
-    return { swept, silent };
+    const retryAt = now + RETRY_MS;
+    const none: Swept = { released: false, ready: false, more: false, nextAt: retryAt, nextTidyAt: retryAt };
+    const sweeping = Array.from(queues, async ([text, queue]) => {
+      const swept = await this.#sweepQueue(queue).catch(() => none);
+      return [text, { queue, ...swept }] as const;
+    });
+    return new Map(await Promise.all(sweeping));
   }
 
   /**
    * When the next lease or element expires; null: never. Entries are only lower bounds, as a settled lease leaves its
    * entry. So queues are swept, in the order of their entries, until no other can be due earlier.
    */
-  async #nextAt(now: number, { swept, silent }: SweptQueues): Promise<number | null> {
-    let next = silent.size > 0 ? now + RETRY_MS : Number.POSITIVE_INFINITY;
-    for (const { found } of swept.values()) next = Math.min(next, found.nextAt ?? next);
+  async #nextAt(now: number, swept: ReadonlyMap<string, SweptQueue>): Promise<number | null> {
+    let next = Number.POSITIVE_INFINITY;
+    for (const { nextAt } of swept.values()) next = Math.min(next, nextAt ?? next);
     const later = await this.#registry.entries('due', `(${now}`, '+inf', MAX_QUEUES);
-    const checked = new Set([...swept.keys(), ...silent]);
+    const checked = new Set(swept.keys());
     for (let from = 0; from < later.length; from += QUEUES_PER_STEP) {
       const step = later.slice(from, from + QUEUES_PER_STEP);
       if ((step[0]?.at ?? 0) >= next) break;
       const others = step.filter((entry) => this.#isOwn(entry) && !checked.has(queueText(entry.queue)));
-      const found = await this.#sweepAll(others);
-      for (const text of [...found.swept.keys(), ...found.silent]) checked.add(text);
-      for (const { queue, found: result } of found.swept.values()) {
-        if (result.released) this.affected.note(queue);
-        next = Math.min(next, result.more ? now : (result.nextAt ?? next));
+      for (const [text, { queue, released, more, nextAt }] of await this.#sweepAll(others, now)) {
+        checked.add(text);
+        if (released) this.affected.note(queue);
+        next = Math.min(next, more ? now : (nextAt ?? next));
       }
-      for (const { queue, at } of step) if (found.silent.has(queueText(queue))) next = Math.min(next, at);
     }
     const last = later.at(-1);
     if (later.length === MAX_QUEUES && last !== undefined) next = Math.min(next, last.at);
@@ -191,18 +181,6 @@ export class Sweeper {
   }
 }
 
-interface SweptQueue {
-  readonly queue: QueueKey;
-  readonly found: Swept;
-}
-
-interface SweptQueues {
-  /** By full name. */
-  readonly swept: ReadonlyMap<string, SweptQueue>;
-  /** Full names of queues whose server did not reply. */
-  readonly silent: ReadonlySet<string>;
-}
-
 /** What sweeping one queue found. Moments are by the server's clock; null: never. */
 interface Swept {
   /** Leases have ended, and their deliveries wait again. */
@@ -213,6 +191,10 @@ interface Swept {
   /** When the next lease or element expires, or retention applies. */
   readonly nextAt: number | null;
   readonly nextTidyAt: number | null;
+}
+
+interface SweptQueue extends Swept {
+  readonly queue: QueueKey;
 }
 
 const SWEEP = single<number, Swept>(

@@ -69,6 +69,24 @@ export function insertContract(open: EngineUnderTest['open']): void {
       end();
     });
 
+    it('publishes one signal for concurrent inserts with different groups', async () => {
+      const { storage, signaller } = on.opened.engine;
+      if (storage.insertSignaller === null) return;
+      const queue = on.queue('stream');
+      const heard = Promise.withResolvers<unknown>();
+      const end = signaller.subscribe('groups', heard.resolve);
+      const signal = {
+        topic: 'groups',
+        messageFor: (count: number, groups: ReadonlySet<string>) => [count, ...[...groups].sort()],
+      };
+      const inserts = ['g1', 'g2', 'g1', 'g2'].map((group) =>
+        storage.insert(queue, [newElement({ groups: [group] })], { signal }),
+      );
+      await Promise.all(inserts);
+      assert.deepEqual(await heard.promise, [4, 'g1', 'g2']);
+      end();
+    });
+
     it('returns one id per element: unique, URL-safe, at most 64 characters', async () => {
       const queues = [on.queue(), on.queue()] as const;
       const ids = [

@@ -16,7 +16,7 @@ export interface RedisRequest {
   /** Executing it twice has the effect of executing it once: an attempt without a reply is repeated. */
   readonly repeatable: boolean;
   /** Sent right behind the command, at each attempt. */
-  readonly followers?: readonly Command[];
+  readonly follower?: Command | null;
   /** There are no attempts after it, by the monotonic clock. One that is in flight then still waits for its reply. */
   readonly deadlineAt: number;
 }
@@ -68,31 +68,44 @@ export class Executor {
   }
 
   /** Executes a command on one key that changes nothing. @throws QuaysideError */
-  read(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
-    return this.#command(key, name, args, { writes: false, repeatable: true, deadlineAt });
-  }
-
-  /** Executes a command on one key that changes something, and may be executed twice. @throws QuaysideError */
-  write(key: string, name: string, args: readonly Arg[]): Promise<Reply> {
-    return this.#command(key, name, args, { writes: true, repeatable: true, deadlineAt: this.deadline() });
+  read(key: string, name: string, args: readonly Arg[], deadlineAt?: number): Promise<Reply> {
+    return this.command(key, name, args, { writes: false, deadlineAt });
   }
 
   /**
    * Calls a function of the library.
    * @param name the end of the function's name
    * @param keys all in one slot
-   * @param options.repeatable if false, it is never sent twice, and without a reply its outcome is unknown
-   * @param options.writes false: it changes nothing
    * @throws QuaysideError
    */
   call(
     name: string,
     keys: readonly [string, ...string[]],
     args: readonly Arg[],
-    { writes = true, repeatable = true, deadlineAt = this.deadline() }: FunctionOptions = {},
+    options: CommandOptions = {},
   ): Promise<Reply> {
-    const call = [`${this.library}_${name}`, keys.length, ...keys, ...args];
-    return this.#command(keys[0], 'FCALL', call, { writes, repeatable, deadlineAt });
+    return this.command(
+      keys[0],
+      'FCALL',
+      [`${this.library}_${name}`, keys.length, ...keys, ...args],
+      options,
+    );
+  }
+
+  /** Executes a command on one key, or on several keys in its slot. @throws QuaysideError */
+  async command(
+    key: string,
+    name: string,
+    args: readonly Arg[],
+    { writes = true, repeatable = true, deadlineAt = this.deadline() }: CommandOptions = {},
+  ): Promise<Reply> {
+    const slot = slotOf(key);
+    const rejection = this.rejection(slot);
+    if (rejection !== null) throw rejection;
+    const execution = this.execute({ slot, name, args: () => args, writes, repeatable, deadlineAt });
+    const failure = (): Error => execution.failure();
+    const { reply } = await inTime(this.#context.clock, execution.done, failure, execution.leftMs);
+    return reply;
   }
 
   /** Starts to execute a request. It may settle after its deadline: until then, its `failure` is the outcome. */
@@ -107,25 +120,10 @@ export class Executor {
     this.#wake();
   }
 
-  async #command(
-    key: string,
-    name: string,
-    args: readonly Arg[],
-    options: Pick<RedisRequest, 'writes' | 'repeatable' | 'deadlineAt'>,
-  ): Promise<Reply> {
-    const slot = slotOf(key);
-    const rejection = this.rejection(slot);
-    if (rejection !== null) throw rejection;
-    const execution = this.execute({ slot, name, args: () => args, ...options });
-    const failure = (): Error => execution.failure();
-    const { reply } = await inTime(this.#context.clock, execution.done, failure, execution.leftMs);
-    return reply;
-  }
-
   /** @throws QuaysideError */
   async #attempt(execution: Execution): Promise<Executed> {
     const { topology } = this.#context;
-    const { slot, name, args, writes, followers = [] } = execution.request;
+    const { slot, name, args, writes, follower } = execution.request;
     while (execution.leftMs > 0 && !this.#isStopped) {
       const { redirect, mayBeDone } = execution;
       const master = redirect ?? topology.masterOf(slot);
@@ -135,7 +133,7 @@ export class Executor {
         await this.#pause(execution);
         continue;
       }
-      const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, followers };
+      const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, follower };
       try {
         execution.isWriteInFlight = writes;
         return { reply: await master.execute(command), master };
@@ -245,10 +243,12 @@ export class Executor {
   }
 }
 
-interface FunctionOptions {
+interface CommandOptions {
+  /** Default: true. */
   readonly writes?: boolean;
+  /** False: it is never sent twice, and without a reply its outcome is unknown. */
   readonly repeatable?: boolean;
-  readonly deadlineAt?: number;
+  readonly deadlineAt?: number | undefined;
 }
 
 /** One request, and the state of its attempts. */

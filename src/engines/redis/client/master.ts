@@ -18,8 +18,8 @@ interface MasterCommand extends Command {
   readonly writes: boolean;
   /** The slot is moving to this master, which serves it already only after `ASKING`. */
   readonly asking?: boolean;
-  /** Sent right behind it on the same connection. Their replies are ignored. */
-  readonly followers?: readonly Command[];
+  /** Sent right behind it on the same connection. Its reply is ignored. */
+  readonly follower?: Command | null | undefined;
 }
 
 /** The master executed the command, but too few replicas had it in time. */
@@ -77,7 +77,6 @@ export class Master {
    */
   readonly #connections: readonly RedisConnection[];
   #turn: Turn | null = null;
-  #deferred: (() => void)[] = [];
   /** Since when nothing can be sent, by the monotonic clock; null while something can. */
   #downSince: number | null;
   /** When it last replied, by the monotonic clock. */
@@ -132,22 +131,16 @@ export class Master {
   }
 
   /** @throws ReplyError, CommandLost, NotReplicated */
-  execute({ name, args, writes, asking = false, followers = [] }: MasterCommand): Promise<Reply> {
+  execute({ name, args, writes, asking = false, follower = null }: MasterCommand): Promise<Reply> {
     this.#turn ??= this.#openTurn();
     if (this.#turn === null) return Promise.reject(new CommandLost(false));
     const { connection, replicas } = this.#turn;
     if (asking) connection.send('ASKING', []).catch(() => {});
     const reply = connection.send(name, args);
-    for (const follower of followers) connection.send(follower.name, follower.args).catch(() => {});
+    if (follower !== null) connection.send(follower.name, follower.args).catch(() => {});
     if (!writes || connection.wait === 0) return reply;
     this.#turn.writes = true;
     return replicated(reply, replicas.promise, connection.wait);
-  }
-
-  /** Executes a command that is not urgent: together with the next one, at the latest at the end of this turn. */
-  executeLater(command: MasterCommand): Promise<Reply> {
-    if (this.#deferred.length === 0) setImmediate(() => this.#executeLater());
-    return new Promise((resolve) => this.#deferred.push(() => resolve(this.execute(command))));
   }
 
   /** Loads our functions again, after the server replied that it has none. @throws ReplyError, CommandLost */
@@ -171,7 +164,6 @@ export class Master {
 
   /** Sends waiting commands, then closes the connections. */
   stop(): void {
-    this.#executeLater();
     this.#endTurn();
     for (const connection of this.#connections) connection.close();
   }
@@ -239,18 +231,11 @@ export class Master {
     return Math.round(monotonic + this.#timeOffset);
   }
 
-  #executeLater(): void {
-    for (const execute of this.#deferred.splice(0)) execute();
-  }
-
   #openTurn(): Turn | null {
     const connection = this.#leastBusy();
     if (connection === null) return null;
     connection.cork();
-    process.nextTick(() => {
-      this.#executeLater();
-      this.#endTurn();
-    });
+    process.nextTick(() => this.#endTurn());
     return { connection, writes: false, replicas: Promise.withResolvers() };
   }
 

@@ -308,22 +308,8 @@ const TABLE = Uint16Array.from({ length: 256 }, (_, byte) => {
   return crc;
 });
 
-/** A cache: most calls name the same few keys. */
-const slotCache = new Map<string, number>();
-const MAX_CACHED = 10_000;
-
 /** The slot of a key, or of its hash tag if it has one that is not empty. */
 export function slotOf(key: string): number {
-  let slot = slotCache.get(key);
-  if (slot === undefined) {
-    slot = computeSlot(key);
-    if (slotCache.size >= MAX_CACHED) slotCache.clear();
-    slotCache.set(key, slot);
-  }
-  return slot;
-}
-
-function computeSlot(key: string): number {
   const open = key.indexOf('{');
   const close = open < 0 ? -1 : key.indexOf('}', open + 1);
   const hashed = close > open + 1 ? key.slice(open + 1, close) : key;

@@ -102,6 +102,7 @@ end
 
 -- Creates a group that fits.
 local function newGroup(q, group)
+  createQueue(q)
   local number = freeNumber(q) or #q.groups + 1
   q.groups[number], q.numbers[group] = group, number
   q.groupCount = q.groupCount + 1
@@ -137,7 +138,6 @@ end
 
 -- create-groups <limit> <groups>: creates these groups; returns '', or NO_CAPACITY if they do not fit.
 verbs['create-groups'] = function(q, args, at)
-  createQueue(q)
   return createGroups(q, args[at + 1], args[at]) and '' or NO_CAPACITY, at + 2
 end
 
@@ -259,9 +259,7 @@ function newElement(q, seq, gids, maturity, tries, expiresAt)
   local retention, age = retentionOf(q), AGELESS
   if retention > 0 then
     age = AGING
-    -- A call of the queue itself has registered the sweep before (batcher.ts). A queue with an aging element is
-    -- registered.
-    if q ~= call.home and not firstMember(q.z, 'r') then registerSweep(q.name, call.now + retention) end
+    noteDue(q, call.now + retention)
     add(q, ageMember(call.now, seq))
   end
   local behind = pack('>I1I6', WAITING, maturity)

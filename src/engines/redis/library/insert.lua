@@ -14,7 +14,7 @@
 -- Returns the first seq(6). With groups or keys, a record follows for each element: its seq(6) and its outcome(1):
 -- STORED, REPEATED or MISMATCHED. The seq is 0 if nothing of its call is stored, because a group does not fit or a key
 -- is MISMATCHED. A call with a request key has only one record, that of its first element; the others follow
--- consecutively. A call without elements stores nothing, not even its key.
+-- consecutively. A call without elements stores nothing, not even its key. The first stored element creates the queue.
 
 function timingOf(text)
   if text == '' then return call.now, 0, NEVER end
@@ -28,6 +28,7 @@ end
 
 -- Stores one element and returns its seq. `gids` is nil on a plain queue.
 function put(q, maturity, tries, expiresAt, gids, content)
+  createQueue(q)
   q.seq = q.seq + 1
   local seq = six(q.seq)
   storeElement(q, seq, pack('>I6I4I6', maturity, tries, call.now) .. expiresAt .. content)
@@ -163,6 +164,7 @@ end
 -- small elements that are ready now are made of shared strings. at: the position of the first content; timings: the
 -- distance from a content to its timing, nil without timings
 local function insertPlain(q, args, at, count, timings)
+  createQueue(q)
   local first = six(q.seq + 1)
   local now = six(call.now)
   local head, front, back = now .. '\0\0\0\0' .. now .. NEVER, 'w' .. PLAIN .. now, '\0\0\0\0'
@@ -220,7 +222,6 @@ verbs.insert = function(q, args, at)
   local width = 1 + #columns - (hasRequests and 1 or 0)
   local timings = string.find(columns, 't') and count or nil
   at = at + 3
-  if count > 0 then createQueue(q) end
   if isPlain and not hasRequests then return insertPlain(q, args, at, count, timings), at + width * count end
   local limit
   if hasGroups then

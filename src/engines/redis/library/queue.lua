@@ -189,12 +189,6 @@ function queueNamed(text)
   return q
 end
 
--- Adds a queue to the sweep list, in the same step as the change that needs the sweep; see registry.ts.
-function registerSweep(text, at)
-  local moment = string.format('%.0f', at)
-  db('ZADD', sub(call.base, 1, -2) .. 'due', moment, moment .. ':' .. text)
-end
-
 -- Registers the name of a queue in the step that creates it; see registry.ts.
 local function registerName(text)
   local ns, name = string.match(text, '^(.-)/(.*)$')
@@ -308,12 +302,37 @@ function flushIfLarge(q)
   if #q.added >= MAX_ARGUMENTS or #q.stored >= MAX_ARGUMENTS then flush(q) end
 end
 
+-- The moment in the first member with a prefix, plus `later` ms; infinity if there is none.
+function firstMoment(q, prefix, later)
+  local first = firstMember(q.z, prefix)
+  return first and fromSix(first, #prefix + 1) + later or math.huge
+end
+
+-- When the first element expires, or is past its retention; infinity if none does.
+function firstDue(q)
+  local retention = retentionOf(q)
+  local retainedUntil = retention > 0 and firstMoment(q, 'r', retention) or math.huge
+  return q.expires and math.min(retainedUntil, firstMoment(q, 'x', 0)) or retainedUntil
+end
+
+-- An element that this call adds is due then: its queue must be in the sweep list. The node adds the call's own queue,
+-- after the reply (batcher.ts); `saveQueue` adds others, unless an element was due before, since such a queue is listed.
+function noteDue(q, at)
+  if q ~= call.home then q.firstDue = q.firstDue or firstDue(q) end
+  q.dueAt = math.min(q.dueAt or at, at)
+end
+
 function saveQueue(q)
   if q.seq ~= q.storedSeq then store(q, 's', q.seq) end
+  if q.firstDue and q.dueAt < q.firstDue then
+    local moment = string.format('%.0f', q.dueAt)
+    db('ZADD', sub(call.base, 1, -2) .. 'due', moment, moment .. ':' .. q.name)
+  end
   flush(q)
 end
 
 function noteExpiry(q, expiresAt, seq)
+  noteDue(q, fromSix(expiresAt, 1))
   add(q, 'x' .. expiresAt .. seq)
   if not q.expires then
     q.expires = '1'

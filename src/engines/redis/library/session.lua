@@ -16,9 +16,9 @@
 -- contact, excused: since when the node can reach this server, and until when leases from before that may end without
 --   counting a try (deliveries.lua)
 --
--- Returns { now, tag, whether the queue was created, results, elements, dead letters, entries of the outbox, its
--- retention if it has options of its own }. LATE and STALE are errors, and nothing was done. STALE is only sent to a
--- call that its node has given up, because a later call has a higher number: nobody reads it.
+-- Returns { now, tag, whether the queue was created, results, elements, dead letters, entries of the outbox, when the
+-- first of the elements that it added is due to a sweep, or 0 }. LATE and STALE are errors, and nothing was done. STALE
+-- is only sent to a call that its node has given up, because a later call has a higher number: nobody reads it.
 --
 -- A session stores what a node's last call that had an effect returned: if that call is sent again, its reply is
 -- repeated and it is not executed again. A node has one call in flight per queue, so one reply is enough: a higher number
@@ -175,8 +175,7 @@ end
 
 local function replyOf(results, elements)
   local q = call.home
-  local options = q.options and { retentionOf(q) } or {}
-  return { call.now, q.tag, q.isNew and 1 or 0, results, elements, whatDied(q), wantedEntries(q), options }
+  return { call.now, q.tag, q.isNew and 1 or 0, results, elements, whatDied(q), wantedEntries(q), q.dueAt or 0 }
 end
 
 -- Repeats the reply of the session. The session is written again, so that `WAIT` covers all that was written before it.

@@ -84,16 +84,8 @@ local function forgetUnused(q)
   end
 end
 
--- The moment in the first member with a prefix, plus `later` ms; infinity if there is none.
-local function firstMoment(q, prefix, later)
-  local first = firstMember(q.z, prefix)
-  return first and fromSix(first, #prefix + 1) + later or math.huge
-end
-
 local function nextDue(q)
-  local retention = retentionOf(q)
-  local nextAt = retention > 0 and firstMoment(q, 'r', retention) or math.huge
-  if q.expires then nextAt = math.min(nextAt, firstMoment(q, 'x', 0)) end
+  local nextAt = firstDue(q)
   eachGroup(q, 'l', function(_, first) nextAt = math.min(nextAt, fromSix(first, 4)) end)
   return nextAt
 end
@@ -159,6 +151,8 @@ verbs.options = function(q, args, at)
     createQueue(q)
     q.options = cjson.decode(text)
     store(q, 'O', text)
+    -- Elements may be past a shorter retention.
+    if retentionOf(q) > 0 then noteDue(q, call.now + retentionOf(q)) end
   elseif q.options then
     q.options = nil
     delete(q, 'O')

@@ -183,11 +183,6 @@ function hasDefaultTimes(value: Buffer, moments: Buffer, at: number): boolean {
   return true;
 }
 
-/** When a popped delivery expires; null if it does not. */
-export function expiryOf(delivery: Delivery): number | null {
-  return undoData.get(delivery)?.times.readUIntBE(6, 6) || null;
-}
-
 /** The arguments for deliveries that this process popped. */
 export function undoArgs(deliveries: readonly Delivery[]): Arg[] {
   return deliveries.flatMap((delivery) => {
