@@ -3,6 +3,7 @@ import type { Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { asString, type Reply } from './client/connection.ts';
 import type { Executor } from './client/executor.ts';
+import { slotOf } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 
@@ -93,7 +94,7 @@ export class Registry {
   }
 
   #timeOf(key: string): number {
-    return this.#context.settings.givenTime?.now() ?? this.#executor.serverTime(key);
+    return this.#context.settings.givenTime?.now() ?? this.#context.topology.serverTime(slotOf(key));
   }
 
   isDeclared(queue: QueueKey): boolean {

@@ -1,6 +1,7 @@
 import { inTime, PendingCalls, unavailable } from '../../../engine/calls.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { Clock } from '../../../util/clock.ts';
+import { Pause } from '../../../util/pause.ts';
 import type { RedisContext } from '../context.ts';
 import { type Arg, type Command, CommandLost, type Reply, ReplyError } from './connection.ts';
 import { type Master, NotReplicated } from './master.ts';
@@ -41,7 +42,7 @@ export class Executor {
   /** The calls of queues. */
   readonly pending: PendingCalls;
   readonly #context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>;
-  readonly #pausing = new Set<() => void>();
+  readonly #pauses = new Set<Pause>();
   #isStopped = false;
 
   constructor(context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>, library: string) {
@@ -54,11 +55,6 @@ export class Executor {
   /** The deadline of a request that is made now, by the monotonic clock. */
   deadline(withinMs?: number): number {
     return this.pending.deadline(withinMs);
-  }
-
-  /** The estimated time of the master that has the key. */
-  serverTime(key: string): number {
-    return this.#context.topology.serverTime(slotOf(key));
   }
 
   /** Why a request for this slot cannot succeed now; null: it may. */
@@ -226,20 +222,15 @@ export class Executor {
   }
 
   /** A short pause, ended early by a change of the topology. */
-  #pause(execution: Execution): Promise<void> {
-    return new Promise((resolve) => {
-      const done = (): void => {
-        cancel();
-        this.#pausing.delete(done);
-        resolve();
-      };
-      const cancel = this.#context.clock.after(Math.min(execution.nextPauseMs(), execution.leftMs), done);
-      this.#pausing.add(done);
-    });
+  async #pause(execution: Execution): Promise<void> {
+    const pause = new Pause(this.#context.clock);
+    this.#pauses.add(pause);
+    await pause.wait(Math.min(execution.nextPauseMs(), execution.leftMs));
+    this.#pauses.delete(pause);
   }
 
   #wake(): void {
-    for (const wake of [...this.#pausing]) wake();
+    for (const pause of this.#pauses) pause.end();
   }
 }
 

@@ -1,11 +1,11 @@
--- insert <count> <columns> <dedup window> [<limit>] [<sizes>] [<request keys>] <contents> [<timings>] [<groups>]
+-- insert <count> <columns> <dedup window> <limit> <sizes> [<request keys>] <contents> [<timings>] [<groups>]
 -- [<dedup keys>]
 --
 -- There is one content, timing, list of groups and dedup key for each element.
 -- columns: which of the optional columns are given: 't' timings, 'g' groups, 'd' dedup keys, 'r' request keys.
 -- groups: separated by commas
--- limit: with groups only, see groups.lua
--- sizes: with groups or keys only: the number of elements of each joined call
+-- limit: of the queue's groups, see groups.lua
+-- sizes: the number of elements of each joined call
 -- request keys: one for each joined call, in the form of a dedup key, for all elements of the call; '' for none
 -- timing: '' for an element that is ready now, was never tried and does not expire, else maturity + 1 or 0(6) delay(6)
 --   tries(4) expires at(6)
@@ -217,61 +217,50 @@ end
 
 verbs.insert = function(q, args, at)
   local count, columns, window = tonumber(args[at]), args[at + 1], tonumber(args[at + 2])
+  local limit, sizes = args[at + 3], args[at + 4]
   local hasGroups, hasKeys = string.find(columns, 'g') ~= nil, string.find(columns, 'd') ~= nil
   local isPlain, hasRequests = not hasGroups and not hasKeys, string.find(columns, 'r') ~= nil
   local width = 1 + #columns - (hasRequests and 1 or 0)
   local timings = string.find(columns, 't') and count or nil
-  at = at + 3
+  at = at + 5
   if isPlain and not hasRequests then return insertPlain(q, args, at, count, timings), at + width * count end
-  local limit
-  if hasGroups then
-    limit = args[at]
-    at = at + 1
-  end
-  local sizes, requests = args[at], {}
-  at = at + 1
-  if hasRequests then
-    for _ in string.gmatch(sizes, '%d+') do
-      requests[#requests + 1] = args[at]
-      at = at + 1
-    end
+  local joined, from = {}, 1
+  for size in string.gmatch(sizes, '%d+') do
+    joined[#joined + 1] = { from = from, upTo = from + size - 1, request = hasRequests and args[at] or '' }
+    from = from + size
+    if hasRequests then at = at + 1 end
   end
   local elements = isPlain and {} or readElements(args, at, count, columns)
-  local numbers, from, nextCall = {}, 1, 1
-  if limit then
-    for size in string.gmatch(sizes, '%d+') do
-      resolveGroups(q, elements, from, from + size - 1, limit)
-      from = from + size
-    end
-    from = 1
+  if hasGroups then
+    for _, each in ipairs(joined) do resolveGroups(q, elements, each.from, each.upTo, limit) end
   end
-  for text in string.gmatch(sizes, '%d+') do
-    local size, request = tonumber(text), requests[nextCall] or ''
-    local upTo = from + size - 1
+  local records = {}
+  for _, each in ipairs(joined) do
+    local size = each.upTo - each.from + 1
     local function putPlain()
-      return insertPlain(q, args, at + from - 1, size, timings)
+      return insertPlain(q, args, at + each.from - 1, size, timings)
+    end
+    local function putAll()
+      if elements[each.from].isRejected then return six(0) end
+      local first = six(q.seq + 1)
+      for i = each.from, each.upTo do putOnce(q, elements[i], window) end
+      return first
     end
     -- The key of a single element is compared when the element is stored.
-    if size ~= 1 and hasKeys then findMismatch(q, elements, from, upTo, window) end
-    if request ~= '' then
-      numbers[#numbers + 1] = putRequest(q, request, window, size, isPlain and putPlain or function()
-        if elements[from].isRejected then return six(0) end
-        local first = six(q.seq + 1)
-        for i = from, upTo do putOnce(q, elements[i], window) end
-        return first
-      end)
+    if size ~= 1 and hasKeys then findMismatch(q, elements, each.from, each.upTo, window) end
+    if each.request ~= '' then
+      records[#records + 1] = putRequest(q, each.request, window, size, isPlain and putPlain or putAll)
     elseif isPlain then
       local first = fromSix(putPlain(), 1)
-      for i = 0, size - 1 do numbers[#numbers + 1] = six(first + i) .. STORED end
+      for i = 0, size - 1 do records[#records + 1] = six(first + i) .. STORED end
     else
-      for i = from, upTo do
+      for i = each.from, each.upTo do
         local element = elements[i]
         local seq, outcome = six(0), element.isMismatched and MISMATCHED or STORED
         if not element.isRejected then seq, outcome = putOnce(q, element, window) end
-        numbers[#numbers + 1] = seq .. outcome
+        records[#records + 1] = seq .. outcome
       end
     end
-    from, nextCall = upTo + 1, nextCall + 1
   end
-  return sub(numbers[1], 1, 6) .. concat(numbers), at + width * count
+  return sub(records[1], 1, 6) .. concat(records), at + width * count
 end

@@ -104,11 +104,8 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
     );
     const hasRequests = calls.some(({ request }) => request !== '');
     const codes = `${columns.map(({ code }) => code).join('')}${hasRequests ? 'r' : ''}`;
-    const args: Arg[] = [count, codes, calls[0]?.windowMs ?? 0];
-    if (columns.some(({ field }) => field === 'groups')) args.push(calls[0]?.capacity.encoded ?? '');
-    if (hasRequests || columns.some(({ field }) => field !== 'timing')) {
-      args.push(calls.map(({ contents }) => contents.count).join(','));
-    }
+    const sizes = calls.map(({ contents }) => contents.count).join(',');
+    const args: Arg[] = [count, codes, calls[0]?.windowMs ?? 0, calls[0]?.capacity.encoded ?? '', sizes];
     if (hasRequests) for (const { request } of calls) args.push(request);
     for (const { contents } of calls) args.push(contents);
     for (const { field } of columns) {
