@@ -378,7 +378,7 @@ class Batcher {
     const soon = topology.isCluster ? clock.monotonic() + UNREACHABLE_MS : Number.POSITIVE_INFINITY;
     const deadlineAt = Math.min(batch.deadlineAt, soon);
     if (!registry.isDeclared(this.queue)) return this.#prepareUnknown(batch, deadlineAt);
-    this.#tidyLater();
+    registry.tidyLater(this.queue);
     registry.noteUse(this.queue);
     return this.#registerLeases(batch, deadlineAt);
   }
@@ -387,18 +387,13 @@ class Batcher {
     const { registry } = this.#context;
     if (batch.creates) await registry.declare([this.queue], deadlineAt);
     else if (!(await registry.isKnown(this.queue, deadlineAt))) return;
-    this.#tidyLater();
+    registry.tidyLater(this.queue);
     await this.#registerLeases(batch, deadlineAt);
   }
 
   /** Whether the call needs its queue's name or a sweep entry to be registered first. */
   #needsPreparation({ options: { creates, leaseMs } }: VerbCall): boolean {
     return leaseMs !== undefined || (creates === true && !this.#context.registry.isDeclared(this.queue));
-  }
-
-  /** The dedup keys of a list expire in Redis. */
-  #tidyLater(): void {
-    if (!this.#isList) this.#context.registry.tidyLater(this.queue);
   }
 
   #registerLeases({ calls }: Batch, deadlineAt: number): Promise<void> | null {
@@ -537,7 +532,7 @@ class Batcher {
     // Even if it was registered before the batch: another node may have dropped the queue and its name in between.
     if (creates && (isNew || isRepeated)) registering.push(registry.declare([this.queue]));
     if (!registry.isDeclared(this.queue)) {
-      this.#tidyLater();
+      registry.tidyLater(this.queue);
       registering.push(this.#registerLeases(batch, deadlineAt));
     }
     if (isRepeated || dueAt > 0) {
@@ -658,8 +653,6 @@ class VerbCall extends PendingCall {
   readonly verb: AnyVerb;
   readonly args: unknown;
   readonly options: CallOptions;
-  readonly isRead: boolean;
-  readonly isRepeatable: boolean;
   readonly items: number;
   /** The batch in which it is sent; null before. */
   batch: Batch | null = null;
@@ -673,11 +666,17 @@ class VerbCall extends PendingCall {
     this.verb = verb;
     this.args = args;
     this.options = options;
-    this.isRead = verb.isRead === true;
-    this.isRepeatable = this.isRead || verb.isRepeatable === true;
     this.items = options.items ?? 1;
     this.#batcher = batcher;
     pending.add(this);
+  }
+
+  get isRead(): boolean {
+    return this.verb.isRead === true;
+  }
+
+  get isRepeatable(): boolean {
+    return this.isRead || this.verb.isRepeatable === true;
   }
 
   override reject(error: unknown): void {

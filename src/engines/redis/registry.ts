@@ -41,10 +41,6 @@ const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;
 const CLOCK_TOLERANCE_MS = 60_000;
 /** A map with more queues than this is cleared. */
 const MAX_REMEMBERED = 100_000;
-/**
- * A drop subtracts this from the last use, so that a use in the same millisecond differs from it and keeps the name.
- */
-const DROP_MARK_MS = 0.5;
 /** Queues whose usage is queried at a time: Redis counts them in less than a millisecond. */
 const QUEUES_AT_ONCE = 200;
 /**
@@ -195,13 +191,12 @@ export class Registry {
     const key = this.#keys.names(ns);
     const score = await this.#executor.read(key, 'ZSCORE', [key, name]);
     const usedAt = score === null ? null : Number(asString(score));
-    if (usedAt !== null) await this.unname(ns, { name, usedAt }, -DROP_MARK_MS);
     const hasDedupKeys =
       usedAt !== null && this.#context.settings.variant === 'list' && this.#context.dedupWindowMs > 0;
     if (!(await this.#delete(queue, false, hasDedupKeys ? [this.#keys.listDropped(queue)] : [])))
       return false;
     this.forgetWritten(queue);
-    if (usedAt !== null) await this.unname(ns, { name, usedAt: usedAt - DROP_MARK_MS }, null);
+    if (usedAt !== null) await this.unname(ns, { name, usedAt }, null);
     return true;
   }
 
@@ -281,6 +276,8 @@ export class Registry {
 
   /** Ensures that the queue's housekeeping is done in a minute. Nobody waits for the write. */
   tidyLater(queue: QueueKey): void {
+    // The dedup keys of a list expire in Redis.
+    if (this.#context.settings.variant === 'list') return;
     const now = this.now();
     if ((this.#tidy.get(queueText(queue)) ?? 0) > now) return;
     const at = now + TIDY_AFTER_MS;

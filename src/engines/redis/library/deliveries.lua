@@ -34,7 +34,8 @@ end
 function readRecord(q, gid, seq, text)
   if text == nil then text = db('HGET', q.h, 'd' .. gid .. seq) end
   if not text or #text < RECORD then return nil end
-  local maturity, tries, token, ends, owner, since, expiresAt, reservedAt, holder = unpackAt('>I6I4c16I6c6I6c6I6I2', text)
+  local maturity, tries, token, ends, owner, since, expiresAt, reservedAt, holder =
+    unpackAt('>I6I4c16I6c6I6c6I6I2', text)
   return {
     maturity = maturity, tries = tries, token = token, ends = ends, owner = owner, since = since,
     expiresAt = expiresAt, reservedAt = reservedAt, holder = sub(text, RECORD + 1, RECORD + holder),
@@ -53,22 +54,26 @@ function reasonIn(record)
   return sub(record, RECORD + 1 + unpackAt('>I2', record, RECORD - 1))
 end
 
+-- A waiting delivery that has no record.
+function untouched(maturity, tries, expiresAt, reason)
+  return {
+    maturity = maturity, tries = tries, token = NO_TOKEN, ends = 0, owner = NOBODY, since = 0, expiresAt = expiresAt,
+    reason = reason, isUntouched = true,
+  }
+end
+
 -- A delivery that has no record, read from its element; nil if there is none. It may be one that was popped.
 local function readUntouched(q, gid, seq)
-  local d = { token = NO_TOKEN, owner = NOBODY, ends = 0, since = 0, reason = '', isUntouched = true }
   if gid == PLAIN then
     local value = readFront(q, seq)
     if not value or #value < HEAD then return nil end
-    d.maturity, d.tries = unpackAt('>I6I4', value)
-    d.expiresAt = sub(value, 17, HEAD)
-    return d
+    local maturity, tries = unpackAt('>I6I4', value)
+    return untouched(maturity, tries, sub(value, 17, HEAD), '')
   end
   local element = readElement(q, seq)
   if not element then return nil end
   local state, maturity = stateOf(element, gid)
-  if state ~= WAITING then return nil end
-  d.maturity, d.tries, d.expiresAt = maturity, element.tries, element.expiresAt
-  return d
+  return state == WAITING and untouched(maturity, element.tries, element.expiresAt, '') or nil
 end
 
 -- A delivery that waits or is reserved; else nil. A waiting one needs its member of z: the record or the element of a

@@ -9,10 +9,10 @@
 -- unname: the same key; arguments: name, its last use as the caller read it, '' or a moment to set instead. Without a
 --   moment, the name is removed. Returns 1, or 0 if the queue was used since.
 -- drop: keys: h, z, the counters and the list of a queue. Deletes a queue without deliveries and outbox entries, and
---   all else that it stores except the sessions and outbox marks, which keep calls and entries from being applied twice.
---   A queue of the list variant has one key more, which makes its dedup keys void (list.lua). Arguments: '1' to delete
---   the queue only if nothing at all is stored in it, or ''; how long dedup keys are kept, ms. Returns 1, or 0 if the
---   queue was not deleted.
+--   all else that it stores except the sessions and outbox marks, which keep calls and entries from being applied
+--   twice. A queue of the list variant has one key more, which makes its dedup keys void (list.lua). Arguments: '1' to
+--   delete the queue only if nothing at all is stored in it, or ''; how long dedup keys are kept, ms. Returns 1, or 0
+--   if the queue was not deleted.
 -- usage: keys: z, or the list, of each queue. Returns how many deliveries they hold, waiting and reserved ones.
 
 register('_moments', function(keys, args)
@@ -24,7 +24,7 @@ register('_use', function(keys, args)
   if now == 0 then now = time[1] * 1000 + math.floor(time[2] / 1000) end
   for i = 3, #args do
     if args[2] == '1' or db('ZSCORE', keys[1], args[i]) then
-      db('ZADD', keys[1], now, args[i])
+      useName(keys[1], args[i], now)
       known = known + 1
     end
   end
@@ -175,15 +175,16 @@ local function count(counters, h, list, args, from, upTo)
     isNew = isNew or sum == tonumber(args[i + 1])
   end
   if isNew and db('HLEN', counters) > MAX_COUNTED then forgetLeast(counters) end
-  if db('HEXISTS', h, 'm') + db('EXISTS', list) == 0 then db('PEXPIRE', counters, GONE_MS) else db('PERSIST', counters) end
+  local isStored = db('HEXISTS', h, 'm') + db('EXISTS', list) > 0
+  if isStored then db('PERSIST', counters) else db('PEXPIRE', counters, GONE_MS) end
 end
 
+-- Counters that cannot be changed, because something else is stored under their key, must not stop the others.
 register('_count', function(keys, args)
   local at = 1
   for i = 1, #keys, 3 do
     local behind = at + 1 + tonumber(args[at])
-    count(keys[i], keys[i + 1], keys[i + 2], args, at + 1, behind - 1)
+    pcall(count, keys[i], keys[i + 1], keys[i + 2], args, at + 1, behind - 1)
     at = behind
   end
-  return #keys / 3
 end)

@@ -76,8 +76,8 @@ local function freeNumber(q)
   end
 end
 
--- Whether the queue may have these groups in addition. limit: the maximum in addition to the default groups, then these,
--- each between commas; nil or '' for no limit.
+-- Whether the queue may have these groups in addition. limit: the maximum in addition to the default groups, then
+-- these, each between commas; nil or '' for no limit.
 local function areWithinLimit(q, groups, limit)
   if q.groupCount + #groups > MAX_GROUPS then return false end
   if not limit or limit == '' then return true end

@@ -85,11 +85,9 @@ function putOnce(q, element, window)
   local seq = put(q, maturity, tries, expiresAt, element.gids, element[2])
   if key then rememberKey(q, key, seq, fingerprint, before) end
   if (element[5] or '') ~= '' then
+    flush(q)
     for _, gid in ipairs(element.gids or { PLAIN }) do
-      local d = { maturity = maturity, tries = tries, owner = NOBODY, ends = 0, isUntouched = true }
-      d.expiresAt, d.reason = expiresAt, element[5]
-      flush(q)
-      release(q, gid, seq, d, maturity, tries, NO_TOKEN)
+      release(q, gid, seq, untouched(maturity, tries, expiresAt, element[5]), maturity, tries, NO_TOKEN)
     end
   end
   return seq, STORED

@@ -104,7 +104,8 @@ local function nextStep(count, bytes, left)
 end
 
 -- Reads up to `limit` items from the right, after `skip`, until `left` bytes are used up. Returns the items and the
--- bytes left. With `maxBytes`, no item after the first may exceed `left`, and whether one would have is returned as well.
+-- bytes left. With `maxBytes`, no item after the first may exceed `left`, and whether one would have is returned as
+-- well.
 local function readItems(q, skip, limit, left, maxBytes)
   local items, isCut, step = {}, left <= 0, 1
   while #items < limit and (left > 0 or maxBytes) and not isCut do

@@ -189,12 +189,19 @@ function queueNamed(text)
   return q
 end
 
+-- Records that the queue with a name is used. Each use has a moment of its own, even within a millisecond, so that the
+-- removal of an unused name recognizes it.
+function useName(names, name, now)
+  local last = tonumber(db('ZSCORE', names, name) or 0)
+  db('ZADD', names, last >= now and last < now + 1 and last + 0.001 or now, name)
+end
+
 -- Registers the name of a queue in the step that creates it; see registry.ts.
 local function registerName(text)
   local ns, name = string.match(text, '^(.-)/(.*)$')
   if ns == 'due' or ns == 'tidy' then ns = '%' .. ns end
   name = string.gsub(name, '%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
-  db('ZADD', sub(call.base, 1, -2) .. 'queues:' .. ns, call.now, name)
+  useName(sub(call.base, 1, -2) .. 'queues:' .. ns, name, call.now)
 end
 
 -- Creates the queue unless it exists. The tag is new even if the name is not, so that ids from before a loss of data
@@ -316,7 +323,8 @@ function firstDue(q)
 end
 
 -- An element that this call adds is due then: its queue must be in the sweep list. The node adds the call's own queue,
--- after the reply (batcher.ts); `saveQueue` adds others, unless an element was due before, since such a queue is listed.
+-- after the reply (batcher.ts); `saveQueue` adds others, unless an element was due before, since such a queue is
+-- listed.
 function noteDue(q, at)
   if q ~= call.home then q.firstDue = q.firstDue or firstDue(q) end
   q.dueAt = math.min(q.dueAt or at, at)

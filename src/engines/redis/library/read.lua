@@ -12,7 +12,8 @@ end
 -- Counts the mature members with a prefix, and the others.
 local function countWaiting(q, prefix)
   local now = six(call.now + 1)
-  return countBetween(q, '[' .. prefix, '(' .. prefix .. now), countBetween(q, '[' .. prefix .. now, '(' .. prefix .. LAST)
+  local low, middle, high = prefix, prefix .. now, prefix .. LAST
+  return countBetween(q, '[' .. low, '(' .. middle), countBetween(q, '[' .. middle, '(' .. high)
 end
 
 -- first: the first waiting member of the group, if the caller knows it
@@ -73,7 +74,8 @@ local function addToPage(q, page, gid, member, value)
   local isReserved, seq = byte(member) == 108, sub(member, 10, 15)
   local d = (isReserved or isTouched(member)) and readRecord(q, gid, seq)
   if not value or (isReserved and not isReservedUntil(d, fromSix(member, 4))) then return end
-  local state, maturity, tries, reason, holder = 'r', fromSix(member, 4), 0, d and d.reason or '', isReserved and d.holder or ''
+  local state, maturity, tries = 'r', fromSix(member, 4), 0
+  local reason, holder = d and d.reason or '', isReserved and d.holder or ''
   if isReserved then
     maturity, tries = d.maturity, d.tries
   else
@@ -146,7 +148,8 @@ end
 
 verbs.scan = function(q, args, at)
   local gid, states, after, ids = findGroup(q, args[at]), args[at + 1], args[at + 2], args[at + 5]
-  local page = { elements = {}, looked = 0, limit = tonumber(args[at + 3]), left = LARGEST_REPLY / 8, bodies = args[at + 4] ~= '' }
+  local page = { elements = {}, looked = 0, left = LARGEST_REPLY / 8 }
+  page.limit, page.bodies = tonumber(args[at + 3]), args[at + 4] ~= ''
   local cursor = ''
   if gid and q.tag ~= '' then
     endLeases(q, gid)

@@ -21,9 +21,9 @@
 -- is only sent to a call that its node has given up, because a later call has a higher number: nobody reads it.
 --
 -- A session stores what a node's last call that had an effect returned: if that call is sent again, its reply is
--- repeated and it is not executed again. A node has one call in flight per queue, so one reply is enough: a higher number
--- shows that the node knows how the earlier calls ended. Bodies are not copied: what was popped stays in the hash until
--- the node's next call. If that call reports that the reply never arrived, the take is undone.
+-- repeated and it is not executed again. A node has one call in flight per queue, so one reply is enough: a higher
+-- number shows that the node knows how the earlier calls ended. Bodies are not copied: what was popped stays in the
+-- hash until the node's next call. If that call reports that the reply never arrived, the take is undone.
 --
 --   number(6) last use(6) listed under `c` at(6), then TAKE or OTHER(1) and the result of the only verb; or, if there
 --   were several verbs or it wrote to the outbox, packed: the results, the indexes of the takes, and the destinations
@@ -189,9 +189,10 @@ local function repeatReply(q)
   return replyOf(results, elements)
 end
 
--- A call that took and changed nothing needs no session: if it is sent again, it is executed again. Most takes of waiting
--- consumers are such calls. Nor do calls create a session in a queue that does not exist. But if the outcome of an
--- earlier call, or of an earlier attempt of this one, is unknown, it may still arrive, and only a session rejects it.
+-- A call that took and changed nothing needs no session: if it is sent again, it is executed again. Most takes of
+-- waiting consumers are such calls. Nor do calls create a session in a queue that does not exist. But if the outcome of
+-- an earlier call, or of an earlier attempt of this one, is unknown, it may still arrive, and only a session rejects
+-- it.
 local function needsSession(q)
   if call.number == 0 then return false end
   if call.received < call.number - 1 or call.mayBeDone then return true end

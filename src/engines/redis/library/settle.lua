@@ -285,7 +285,9 @@ end
 
 local function readItem(text, at, gid)
   local tag, seq, flags, token, owner, _, action, value = unpackAt('>c12c6I1c16c6I2c1I6', text, at)
-  return { gid = gid, tag = tag, seq = seq, flags = flags, token = token, owner = owner, action = action, value = value }
+  return {
+    gid = gid, tag = tag, seq = seq, flags = flags, token = token, owner = owner, action = action, value = value,
+  }
 end
 
 -- The fast path for commits of plain deliveries with the token of their reservation. It has the effect of `settleOne`,
@@ -296,8 +298,8 @@ local FINISH, LEASE = 102, 'l' .. PLAIN
 local function commitPlain(q, text, at, seq, record, field)
   if not record or byte(text, at + 43) ~= FINISH or byte(text, at + 18) ~= 1 then return false end
   local token, ends = sub(text, at + 19, at + 34), sub(record, 27, 32)
-  if token ~= sub(record, 11, 26) or token == NO_TOKEN or ends == NEVER or sub(text, at, at + 11) ~= q.tag then return false end
-  if call.copied >= MAX_COPIED then return false end
+  if token ~= sub(record, 11, 26) or token == NO_TOKEN or ends == NEVER then return false end
+  if sub(text, at, at + 11) ~= q.tag or call.copied >= MAX_COPIED then return false end
   local removed, deleted = q.removed, q.deleted
   removed[#removed + 1] = LEASE .. ends .. seq
   local count = #deleted

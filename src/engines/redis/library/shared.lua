@@ -9,7 +9,7 @@ local PLAIN, HEAD, LAST, MAX_ARGUMENTS
 local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_CAPACITY
 local six, fromSix, partsOf, spreadCall, fieldValues, membersBetween, firstMember, eachGroup, sortMembers, rangeOf
 local LARGE, withoutBody, storeElement, deleteElement, readFront, readFronts
-local openQueue, queueNamed, createQueue, saveQueue
+local openQueue, queueNamed, useName, createQueue, saveQueue
 local add, remove, store, delete, flush, flushIfLarge, firstMoment, firstDue, noteDue, noteExpiry
 local retentionOf, deadLetterPolicy, retryDelay
 
@@ -20,7 +20,8 @@ local readElement, stateOf, groupsIn, elementMember, writeElement, changeGroup, 
 
 -- deliveries.lua
 local NO_TOKEN, NOBODY, LEASES_AT_ONCE, EXPIRED_AT_ONCE, MAX_COPIED
-local memberTail, waitingMember, leaseMember, memberOf, readRecord, recordText, reasonIn, findDelivery, isReservedUntil
+local memberTail, waitingMember, leaseMember, memberOf, readRecord, recordText, reasonIn, untouched, findDelivery
+local isReservedUntil
 local release, finish, removeDelivery, removeWaiting, failTry, endLeases, endAllLeases, expireElements
 
 -- insert.lua

@@ -47,7 +47,8 @@ end
 -- Deletes sessions or marks whose last use(6), at `at`, is older than `age`. Their members in z have the moment at
 -- which they were listed, which is adjusted to the last use only here.
 local function forgetSilent(q, kind, at, age, forget)
-  for _, member in ipairs(membersBetween(q.z, '[' .. kind, '(' .. kind .. six(math.max(0, call.now - age + 1)), AT_ONCE)) do
+  local high = kind .. six(math.max(0, call.now - age + 1))
+  for _, member in ipairs(membersBetween(q.z, '[' .. kind, '(' .. high, AT_ONCE)) do
     local field = kind .. sub(member, 8)
     local stored = db('HGET', q.h, field)
     local lastUse = stored and fromSix(stored, at) or 0

@@ -8,8 +8,9 @@
 -- kind: P popped; p popped, plain deliveries without a record: maturity and tries are those of their elements; R
 --   reserved
 -- flags: 1 the next maturity is known, 2 the byte limit of this take ended it, 4 the byte limit of the call or the
---   removal of expired elements ended it The elements: those of the deliveries, then, of a pop, the reasons of touched
---   ones. They are a list, or packed if small.
+--   removal of expired elements ended it
+-- The elements: those of the deliveries, then, of a pop, the reasons of touched ones. They are a list, or packed if
+-- small.
 
 -- Returned for an element whose record is malformed: the node cannot decode it.
 local UNREADABLE = ''
@@ -49,8 +50,8 @@ local function lastFitting(q, fields, from, upTo, left, maxBytes)
 end
 
 -- Reads the elements of these members, as many as fit. Returns the elements, the bytes left, whether some did not fit,
--- the fields, and whether all are untouched. bounds.left: the bytes available; bounds.maxBytes: if given, no element after
--- the first may exceed them, otherwise the last one may; bounds.isFront: fronts suffice; bounds.isPlainPop: check
+-- the fields, and whether all are untouched. bounds.left: the bytes available; bounds.maxBytes: if given, no element
+-- after the first may exceed them, otherwise the last one may; bounds.isFront: fronts suffice; bounds.isPlainPop: check
 -- whether no delivery has a record, and all elements exist and have no front.
 function readElementsAt(q, members, bounds)
   local left, maxBytes, areUntouched = bounds.left, bounds.maxBytes, bounds.isPlainPop
@@ -310,9 +311,7 @@ function undoTake(q, taken, numbers)
     end
     if isMalformed and not isTouched(member) then
       -- With a record, the delivery can be found, postponed and removed.
-      release(q, gid, seq, {
-        ends = 0, owner = NOBODY, expiresAt = NEVER, reason = '', maturity = maturity, tries = tries, isUntouched = true,
-      }, maturity, tries, NO_TOKEN)
+      release(q, gid, seq, untouched(maturity, tries, NEVER, ''), maturity, tries, NO_TOKEN)
     else
       add(q, member)
     end
@@ -371,9 +370,7 @@ local function restore(q, gid, seq, head, content, reason)
     newElement(q, seq, { gid }, maturity, tries, expiresAt)
   end
   flush(q)
-  release(q, gid, seq, {
-    ends = 0, owner = NOBODY, expiresAt = expiresAt, reason = reason, maturity = maturity, tries = tries, isUntouched = true,
-  }, maturity, tries, NO_TOKEN)
+  release(q, gid, seq, untouched(maturity, tries, expiresAt, reason), maturity, tries, NO_TOKEN)
 end
 
 verbs.undo = function(q, args, at)
