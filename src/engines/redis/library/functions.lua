@@ -138,32 +138,24 @@ local GONE_MS = 30 * 24 * 3600 * 1000
 -- As `MAX_COUNTED_GROUPS` in `engine/stats.ts`, in addition to the plain group.
 local MAX_COUNTED = 1000
 
--- Returns the named groups as a list, and by group the sum of its counters and their fields.
-local function countedGroups(key)
-  local flat = db('HGETALL', key)
-  local groups, sums, fields = {}, {}, {}
-  for i = 1, #flat, 2 do
-    local group = string.match(flat[i], '^%a+:(.+)$')
-    if group and not sums[group] then
-      groups[#groups + 1] = group
-      sums[group], fields[group] = 0, {}
-    end
-    if group then
-      sums[group] = sums[group] + tonumber(flat[i + 1])
-      fields[group][#fields[group] + 1] = flat[i]
-    end
-  end
-  return groups, sums, fields
+-- The named group of a field; nil for the plain group.
+local function countedGroup(field)
+  return string.match(field, '^%a+:(.+)$')
 end
 
--- Producers choose group names, so the number of counted groups is bounded: those with the lowest sums are removed.
+-- Producers choose group names, so the number of counted groups is bounded: those with the highest sums are kept.
 local function forgetLeast(key)
-  local groups, sums, fields = countedGroups(key)
-  if #groups <= MAX_COUNTED then return end
+  local flat, groups, sums, kept, least = db('HGETALL', key), {}, {}, {}, {}
+  for i = 1, #flat, 2 do
+    local group = countedGroup(flat[i])
+    if group and not sums[group] then groups[#groups + 1] = group end
+    if group then sums[group] = (sums[group] or 0) + tonumber(flat[i + 1]) end
+  end
   table.sort(groups, function(a, b) return sums[a] > sums[b] end)
-  local least = {}
-  for i = MAX_COUNTED + 1, #groups do
-    for _, field in ipairs(fields[groups[i]]) do least[#least + 1] = field end
+  for i = 1, math.min(#groups, MAX_COUNTED) do kept[groups[i]] = true end
+  for i = 1, #flat, 2 do
+    local group = countedGroup(flat[i])
+    if group and not kept[group] then least[#least + 1] = flat[i] end
   end
   spreadCall('HDEL', key, least)
 end
