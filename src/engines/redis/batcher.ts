@@ -44,10 +44,11 @@ export interface Verb<Call, Value> extends VerbTraits {
 interface VerbTraits {
   /** Executing it twice has the effect of executing it once. */
   readonly isRepeatable?: boolean;
-  /** It changes nothing that its caller depends on: it is repeatable, and may share a batch with numbered calls. */
+  /**
+   * It changes nothing that its caller depends on: it is repeatable, does not wait for replicas, and may share a batch
+   * with numbered calls.
+   */
   readonly isRead?: boolean;
-  /** Although it is repeatable, it waits for replicas, if changes do. Numbered calls always do. */
-  readonly waits?: boolean;
 }
 
 /** A verb whose calls are not joined. */
@@ -436,7 +437,7 @@ class Batcher {
         const name = stores && !mayBeDone ? run : `${run}_full`;
         return [name, keys.length, ...keys, this.#head(batch, master, mayBeDone), ...args];
       },
-      writes: !isRepeatable || calls.some(({ verb }) => verb.waits === true),
+      writes: calls.some(({ isRead }) => !isRead),
       repeatable: !this.#isList || isRepeatable,
       follower: topology.isCluster ? null : batch.publication,
       deadlineAt,

@@ -14,8 +14,8 @@ const NO_NUMBER = Buffer.alloc(NUMBER_BYTES);
 /** The head of an entry: its number and the run id of the server that wrote it. */
 const MARK_BYTES = NUMBER_BYTES + 8;
 const NO_MARK = Buffer.alloc(MARK_BYTES);
-/** To apply or acknowledge again changes nothing. A failover must not undo a step on which the next one relies. */
-const REPEATABLE = { isRepeatable: true, waits: true } as const;
+/** To apply or acknowledge again changes nothing. */
+const REPEATABLE = { isRepeatable: true } as const;
 
 interface ApplyCall {
   readonly tag: string;

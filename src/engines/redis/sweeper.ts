@@ -207,5 +207,5 @@ const SWEEP = single<number, Swept>(
     nextAt: text.readUIntBE(3, 6) || null,
     nextTidyAt: text.readUIntBE(9, 6) || null,
   }),
-  { isRepeatable: true },
+  { isRead: true },
 );
