@@ -163,8 +163,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/take.lua',
-        'member = member or waitingMember(PLAIN, maturity, seq, tries, false)',
-        'member = member or waitingMember(PLAIN, maturity, seq, 0 * tries, false)',
+        "maturity, tries = unpackAt('>I6I4', value)\n    end\n    if gid ~= PLAIN",
+        "maturity, tries = unpackAt('>I6', value), 0\n    end\n    if gid ~= PLAIN",
       ),
     ],
   },
@@ -174,7 +174,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/take.lua',
-        'if not d or d.token ~= tokenAt(taken, i - 1) or d.ends <= call.now then values[i] = false end',
+        'if not d or d.token ~= tokenAt(taken, index) or d.ends <= call.now then values[i] = false end',
         '',
       ),
     ],
@@ -477,7 +477,13 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'an undone pop forgets why its last try failed',
     suite: 'redis upkeep',
-    edits: [inRedis('library/take.lua', 'addReasons(q, gid, taken.members, values)', 'local _ = values')],
+    edits: [
+      inRedis(
+        'library/take.lua',
+        'return sub(record, 1, 10) .. reasonIn(record)',
+        'return sub(record, 1, 10)',
+      ),
+    ],
   },
   {
     name: 'a relay retains calls that settled at their deadlines',

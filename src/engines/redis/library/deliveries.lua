@@ -97,10 +97,6 @@ function release(q, gid, seq, d, maturity, tries, token)
   d.reservedAt, d.holder = 0, ''
   add(q, waitingMember(gid, maturity, seq, tries, true))
   store(q, 'd' .. gid .. seq, recordText(d))
-  if d.reason ~= '' and not q.hasReasons then
-    q.hasReasons = '1'
-    store(q, 'R', '1')
-  end
   if gid ~= PLAIN then changeGroup(q, seq, gid, TOUCHED, maturity) end
   flush(q)
 end

@@ -7,7 +7,6 @@
 --               0; t: 0 or the retry delay as [first in ms, factor, max in ms, jitter]. Others are those of the policy
 --   X           present while some element may expire
 --   B           present once an element had a large body
---   R           present once a failed try had a reason
 --   L           group names by number (groups.lua)
 --   F           when group numbers were last freed because the queue had reached its group limit
 --   e<seq>      an element: maturity(6) tries(4) as inserted, inserted at(6) expires at(6), then its content
@@ -160,7 +159,7 @@ end
 -- The state of a queue in one call. Most writes are buffered until `flush`, since one command for many members costs
 -- far less than one for each. A flush removes before it adds, and stores before it deletes.
 function openQueue(h, z)
-  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.node, 'R', 'B')
+  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.node, 'B')
   local q = {
     h = h,
     z = z,
@@ -169,8 +168,7 @@ function openQueue(h, z)
     expires = head[3],
     options = head[4] and cjson.decode(head[4]) or nil,
     session = head[5],
-    hasReasons = head[6],
-    hasFronts = head[7],
+    hasFronts = head[6],
     removed = {}, added = {}, stored = {}, deleted = {},
   }
   q.storedSeq = q.seq

@@ -39,14 +39,14 @@ interface TakeCall {
   readonly maxBytes: number | null;
 }
 
-const NO_REASON = Buffer.alloc(0);
+const NOTHING = Buffer.alloc(0);
 const TAKE_HEAD = 16;
-/** The members that the deliveries had: `w`, gid(2), maturity(6), seq(6), tries and touched(4). */
-const TAKE_STEP = 19;
 const RESERVED = 0x52;
-/** Pops whose result has the elements' fields instead of members: `e`, seq(6). */
-const UNTOUCHED_POPS = 0x70;
-const FIELD_BYTES = 7;
+/** A delivery: `d` or `e`, seq(6). */
+const DELIVERY_BYTES = 7;
+const TOUCHED = 0x64;
+/** The maturity(6) and tries(4) of a delivery, in its element or, if it is touched, with the reason behind. */
+const MOMENT_BYTES = 10;
 const NEXT_KNOWN = 1;
 
 const tokens = new LeaseTokens();
@@ -88,11 +88,12 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
     return [first?.group ?? '', count, leaseMs, holder, first?.maxBytes ?? ''];
   },
   decode(result, calls) {
-    const { deliveries, firstMissingAt } = readTaken(result, calls[0]?.group ?? '');
+    const { deliveries, isIncomplete } = readTaken(result, calls[0]?.group ?? '');
     const { text } = result;
     const flags = text.readUInt8(9);
     const isLeft = (flags & LEFT) !== 0;
-    const next = firstMissingAt ?? ((flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null);
+    const nextDueAt = (flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null;
+    const next = isIncomplete ? 0 : nextDueAt;
     if (calls.length === 1) {
       const isEnough = deliveries.length >= (calls[0]?.count ?? 0);
       return [{ deliveries, nextDueAt: isEnough ? null : next, isCut: (flags & CUT) !== 0, isLeft }];
@@ -113,10 +114,10 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
 interface Taken {
   readonly deliveries: Delivery[];
   /**
-   * The maturity of the first element that a repeated reply omits; null: none. It may wait again, and elements behind
-   * it may not have been looked up, so a caller that has too few must call again.
+   * A repeated reply omits elements. They may wait again, and elements behind them may not have been looked up, so a
+   * caller that has too few must call again.
    */
-  readonly firstMissingAt: number | null;
+  readonly isIncomplete: boolean;
 }
 
 /** Stored data of a popped element that its delivery does not contain. */
@@ -134,52 +135,47 @@ const undoData = new WeakMap<Delivery, UndoData>();
 function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
   const isReserved = text[0] === RESERVED;
   const until = text.readUIntBE(3, 6);
-  const token = text.subarray(text.length - TOKEN_BYTES);
+  const end = text.length - (isReserved ? TOKEN_BYTES : 0);
+  const token = text.subarray(end);
+  const count = (end - TAKE_HEAD) / DELIVERY_BYTES;
   const deliveries: Delivery[] = [];
   const undecodable: Undecodable[] = [];
-  let firstMissingAt: number | null = null;
-  const hasMembers = text[0] !== UNTOUCHED_POPS;
-  const [step, seqAt] = hasMembers ? [TAKE_STEP, 9] : [FIELD_BYTES, 1];
-  const count = Math.floor((text.length - TAKE_HEAD) / step);
-  let reasonAt = count;
+  let isIncomplete = false;
+  let touchedAt = count;
   for (let i = 0; i < count; i++) {
+    const at = TAKE_HEAD + DELIVERY_BYTES * i;
     const value = elements[i] ?? null;
-    const at = TAKE_HEAD + step * i;
-    const isTouched = elements.length > count && ((text[at + step - 1] ?? 0) & 1) === 1;
-    const reason = (isTouched ? elements[reasonAt++] : null) ?? NO_REASON;
+    const touched = text[at] === TOUCHED ? (elements[touchedAt++] ?? NOTHING) : NOTHING;
     if (value === null) {
-      firstMissingAt ??= hasMembers ? text.readUIntBE(at + 3, 6) : 0;
+      isIncomplete = true;
       continue;
     }
-    // An untouched element has the maturity and the tries that are stored with it.
-    const [moments, momentAt] = hasMembers ? [text, at + 3] : [value, 0];
-    const id = elementId(tag, text.readUIntBE(at + seqAt, 6));
+    const id = elementId(tag, text.readUIntBE(at + 1, 6));
     try {
       const { body, contentType, contentEncoding, headers } = decodeContent(value, ELEMENT_HEAD);
       const lease = isReserved ? { token: tokenText(token, i), until } : null;
-      const matureAt = moments.readUIntBE(momentAt, 6);
-      const tries = hasMembers ? text.readUInt32BE(at + 15) >>> 1 : value.readUInt32BE(6);
+      const moment = touched.length < MOMENT_BYTES ? value : touched;
+      const matureAt = moment.readUIntBE(0, 6);
+      const tries = moment.readUInt32BE(6);
       const delivery = { id, group, tries, matureAt, lease, body, contentType, contentEncoding, headers };
       deliveries.push(delivery);
-      if (!isReserved && (reason.length > 0 || !hasDefaultTimes(value, moments, momentAt))) {
-        undoData.set(delivery, { times: value.subarray(10, 22), reason });
+      const reason = touched === NOTHING ? NOTHING : touched.subarray(MOMENT_BYTES);
+      if (!isReserved && (reason.length > 0 || !hasDefaultTimes(value, moment))) {
+        undoData.set(delivery, { times: value.subarray(MOMENT_BYTES, ELEMENT_HEAD), reason });
       }
     } catch (cause) {
-      const seq = text.subarray(at + seqAt, at + seqAt + 6);
+      const seq = text.subarray(at + 1, at + DELIVERY_BYTES);
       undecodable.push({ id, delivery: Buffer.concat([text.subarray(1, 3), seq]), cause });
     }
   }
   const [first] = undecodable;
   if (first !== undefined) throw new UndecodableElements(first, undecodable);
-  return { deliveries, firstMissingAt };
+  return { deliveries, isIncomplete };
 }
 
-/**
- * Whether a stored element does not expire and was inserted at its maturity, which is the moment(6) at `at` in
- * `moments`.
- */
-function hasDefaultTimes(value: Buffer, moments: Buffer, at: number): boolean {
-  for (let i = 0; i < 6; i++) if (value[i + 10] !== moments[at + i] || value[i + 16] !== 0) return false;
+/** Whether a stored element does not expire and was inserted at its maturity, with which `moment` begins. */
+function hasDefaultTimes(value: Buffer, moment: Buffer): boolean {
+  for (let i = 0; i < 6; i++) if (value[i + 10] !== moment[i] || value[i + 16] !== 0) return false;
   return true;
 }
 
@@ -191,7 +187,7 @@ export function undoArgs(deliveries: readonly Delivery[]): Arg[] {
     head.writeUIntBE(delivery.matureAt, ID_BYTES, 6);
     head.writeUInt32BE(delivery.tries, ID_BYTES + 6);
     head.writeUIntBE(delivery.matureAt, ID_BYTES + 10, 6);
-    const { times, reason = NO_REASON } = undoData.get(delivery) ?? {};
+    const { times, reason = NOTHING } = undoData.get(delivery) ?? {};
     if (times !== undefined) head.set(times, ID_BYTES + 10);
     return [delivery.group, head, encodeContent(delivery), reason];
   });
