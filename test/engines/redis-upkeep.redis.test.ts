@@ -146,6 +146,15 @@ describe('Housekeeping of the Redis engine', () => {
     assert.ok(Number(calls) < 60, `${calls} calls`);
   });
 
+  it('the counts of a queue whose counters cannot be changed do not prevent those of others', async () => {
+    const queues = ['damaged', 'other'].map((name) => ({ ns: 'plain', name }));
+    const [damaged, other] = queues as [QueueKey, QueueKey];
+    await cli('SET', new Keys(prefix).queue(damaged).stats, 'something else');
+    for (const queue of queues) engine.stats.add(queue, '', { put: 1 });
+    await engine.stats.flush();
+    assert.equal((await engine.stats.read(other)).get('')?.put, 1);
+  });
+
   it('the counts of many queues are stored by few calls', async () => {
     const queues = Array.from({ length: 50 }, (_, i) => ({ ns: 'plain', name: `queue ${i}` }));
     for (const [i, queue] of queues.entries()) engine.stats.add(queue, '', { put: i + 1, get: 1 });
@@ -205,6 +214,36 @@ describe('Housekeeping of the Redis engine', () => {
     assert.equal((await engine.storage.take(QUEUE, first)).deliveries.length, 1);
     clock.advance(60_000);
     assert.deepEqual(await sweepAffected(engine.storage), [QUEUE]);
+  });
+
+  it('an element that expired while it was reserved is removed by the first sweep after its release', async () => {
+    await engine.storage.insert(QUEUE, [newElement({ expiresAt: clock.now() + 10_000 })]);
+    const { deliveries } = await reserve(600_000);
+    clock.advance(20_000);
+    await engine.storage.sweep();
+    const released = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
+    await rollback(
+      engine.storage,
+      QUEUE,
+      released.map((ref) => ({ ...ref, delayMs: 0, countTry: false })),
+    );
+    await engine.storage.sweep();
+    assert.equal((await engine.storage.counts(QUEUE)).ready, 0);
+  });
+
+  it('an element that was moved to another queue expires in time, although nobody uses that queue', async () => {
+    const expiresAt = clock.now() + 100_000;
+    await engine.storage.insert(QUEUE, [newElement({ expiresAt })]);
+    const { deliveries } = await reserve(1_000);
+    const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
+    const action = { kind: 'move', to: DEAD, groups: [''], tries: null, headers: [] } as const;
+    assert.deepEqual(await settle(engine.storage, QUEUE, refs, action), ['done']);
+    clock.advance(20_000);
+    await sweepAll();
+    assert.equal(await engine.storage.sweep(), expiresAt);
+    clock.advance(80_000);
+    await engine.storage.sweep();
+    assert.equal((await engine.storage.counts(DEAD)).ready, 0);
   });
 
   it('a purge leaves no index entries of elements with an expiry', async () => {
