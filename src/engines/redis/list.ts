@@ -2,7 +2,6 @@ import { randomBytes } from 'node:crypto';
 import { isUnapplied, unavailable } from '../../engine/calls.ts';
 import { insertByElementKeys } from '../../engine/request-keys.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
-import type { Signaller } from '../../engine/signaller.ts';
 import type {
   InsertOptions,
   OnRepeat,
@@ -16,7 +15,6 @@ import type {
   StorageCapabilities,
   TakeOptions,
   TakeResult,
-  Usage,
 } from '../../engine/storage.ts';
 import {
   type Delivery,
@@ -31,11 +29,11 @@ import {
 import { QuaysideError } from '../../model/errors.ts';
 import { contradictionIn, isSameContent } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { type BatcherContext, type Batchers, single, type Verb } from './batcher.ts';
+import { single, type Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
 import { CUT, decodeContent, elementId, encodeContent, LEFT } from './encoding.ts';
 import { queueText } from './keys.ts';
-import type { Sweeper } from './sweeper.ts';
+import { QueueStorage } from './queue-storage.ts';
 
 const NOTHING = { deliveries: [], nextDueAt: null, next: null };
 
@@ -44,7 +42,7 @@ const NOTHING = { deliveries: [], nextDueAt: null, next: null };
  * Calls are never sent twice: without a reply, the outcome of an insert or a pop is unknown, and a pop may lose its
  * elements.
  */
-export class ListStorage implements Storage {
+export class ListStorage extends QueueStorage implements Storage {
   readonly capabilities: StorageCapabilities = {
     sched: false,
     reserve: false,
@@ -54,33 +52,13 @@ export class ListStorage implements Storage {
   };
   readonly undoesLostTakes = false;
   readonly ordersTransfers = true;
-  readonly aheadMs = 0;
-  readonly insertSignaller: Signaller;
-  readonly #batchers: Batchers;
-  readonly #context: BatcherContext;
-  readonly #sweeper: Sweeper;
   readonly #tag = randomBytes(6).toString('hex');
   #numbers = 0;
   /** By queue: popped items that cannot be decoded and could not be put behind the others yet. */
   readonly #unplaced = new Map<string, readonly Damaged[]>();
 
-  constructor(batchers: Batchers, sweeper: Sweeper) {
-    this.insertSignaller = batchers.context.signaller;
-    this.#batchers = batchers;
-    this.#context = batchers.context;
-    this.#sweeper = sweeper;
-  }
-
-  now(queue?: QueueKey): number {
-    return this.#context.registry.now(queue);
-  }
-
   declare(queues: readonly QueueKey[]): Promise<void> {
-    return this.#context.registry.declare(queues);
-  }
-
-  queues(ns: string): Promise<string[]> {
-    return this.#context.registry.names(ns);
+    return this.context.registry.declare(queues);
   }
 
   insert(
@@ -99,31 +77,31 @@ export class ListStorage implements Storage {
     if (elements.length === 0) return [];
     // Elements that contradict each other, as in the lookup of a key, are not stored, and must not create the queue.
     const creates = contradictionIn(elements) < 0;
-    const windowMs = this.#context.dedupWindowMs;
+    const windowMs = this.context.dedupWindowMs;
     const now = this.now(queue);
     let bytes = 0;
     const items = elements.map((element) => {
       check(queue, element, now);
       const id = elementId(this.#tag, ++this.#numbers);
       const { dedupKey, fingerprint } = element;
-      const key = dedupKey === null ? null : this.#context.keys.listDedup(queue, dedupKey);
+      const key = dedupKey === null ? null : this.context.keys.listDedup(queue, dedupKey);
       const item = encodeItem({ ...element, id, matureAt: now });
       bytes += item.length;
       return { id, key, fingerprint: fingerprint ?? '', item };
     });
-    const call = { items, dropped: this.#context.keys.listDropped(queue), windowMs, onRepeat };
-    const deadlineAt = this.#context.executor.deadline(leftMs);
+    const call = { items, dropped: this.context.keys.listDropped(queue), windowMs, onRepeat };
+    const deadlineAt = this.context.executor.deadline(leftMs);
     const ready = signal && { signal, elements };
     const options = { join: 'lpush', stores: true, creates, ready, items: items.length, bytes };
-    return this.#batchers.call(queue, LPUSH, call, { ...options, deadlineAt });
+    return this.batchers.call(queue, LPUSH, call, { ...options, deadlineAt });
   }
 
   async take(queue: QueueKey, { group, count, leaseMs, maxBytes, leftMs }: TakeOptions): Promise<TakeResult> {
     if (leaseMs !== null) throw notSupported(queue, 'reservations');
     if (group !== PLAIN_GROUP) return NOTHING;
     const call = { count, maxBytes: maxBytes ?? null };
-    const deadlineAt = this.#context.executor.deadline(leftMs);
-    const { damaged, isBlocked, ...taken } = await this.#batchers.call(queue, RPOP, call, {
+    const deadlineAt = this.context.executor.deadline(leftMs);
+    const { damaged, isBlocked, ...taken } = await this.batchers.call(queue, RPOP, call, {
       join: maxBytes === undefined ? 'rpop' : null,
       items: count,
       deadlineAt,
@@ -149,18 +127,18 @@ export class ListStorage implements Storage {
     const damaged = [...(this.#unplaced.get(text) ?? []), ...found];
     if (damaged.length === 0) return true;
     this.#unplaced.delete(text);
-    const { log } = this.#context;
+    const { log } = this.context;
     for (const { id, cause } of found) {
       const fields = { queue: text, id, err: cause };
       log.warn(fields, 'the content of an element cannot be decoded; it is postponed');
     }
     const items = damaged.map(({ id, item }) => ({ id, key: null, fingerprint: '', item }));
     const bytes = items.reduce((sum, { item }) => sum + item.length, 0);
-    const dropped = this.#context.keys.listDropped(queue);
-    const call = { items, dropped, windowMs: this.#context.dedupWindowMs, onRepeat: null };
+    const dropped = this.context.keys.listDropped(queue);
+    const call = { items, dropped, windowMs: this.context.dedupWindowMs, onRepeat: null };
     const options = { creates: true, items: items.length, bytes, deadlineAt };
     try {
-      await this.#batchers.call(queue, LPUSH, call, options);
+      await this.batchers.call(queue, LPUSH, call, options);
       return true;
     } catch (err) {
       // If the outcome is unknown, they are not sent again: they might be stored twice.
@@ -184,7 +162,7 @@ export class ListStorage implements Storage {
     if (deliveries.length === 0) return;
     const items = deliveries.map((delivery) => encodeItem(delivery)).reverse();
     const bytes = items.reduce((sum, { length }) => sum + length, 0);
-    await this.#batchers.call(queue, RPUSH, items, { creates: true, items: items.length, bytes });
+    await this.batchers.call(queue, RPUSH, items, { creates: true, items: items.length, bytes });
   }
 
   async scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
@@ -192,38 +170,30 @@ export class ListStorage implements Storage {
     if (ids !== undefined) throw notSupported(queue, 'reading elements by id');
     if (!states.includes('ready') || group !== PLAIN_GROUP) return NOTHING;
     const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
-    const deadlineAt = this.#context.executor.deadline(leftMs);
-    return this.#batchers.call(queue, LRANGE, { skip, limit, bodies }, { pageBytes: SCAN_BYTES, deadlineAt });
+    const deadlineAt = this.context.executor.deadline(leftMs);
+    return this.batchers.call(queue, LRANGE, { skip, limit, bodies }, { pageBytes: SCAN_BYTES, deadlineAt });
   }
 
   async purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
     const includesReady = states === undefined || states.includes('ready');
-    const removed = includesReady ? await this.#batchers.call(queue, DROP, undefined) : 0;
+    const removed = includesReady ? await this.batchers.call(queue, DROP, undefined) : 0;
     return { removed, isDone: true };
   }
 
   drop(queue: QueueKey): Promise<boolean> {
-    return this.#batchers.inTime(this.#context.registry.drop(queue));
+    return this.batchers.inTime(this.context.registry.drop(queue));
   }
 
   async counts(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueCounts> {
-    const { count, nextMatureAt } = await this.#batchers.call(queue, LLEN, undefined);
+    const { count, nextMatureAt } = await this.batchers.call(queue, LLEN, undefined);
     const found = group === PLAIN_GROUP ? { ready: count, nextMatureAt } : { ready: 0, nextMatureAt: null };
     return { ...found, scheduled: 0, reserved: 0, groups: new Map() };
   }
 
-  usage(ns: string, needsBytes = true): Promise<Usage> {
-    return this.#context.registry.usage(ns, needsBytes);
-  }
-
   /** Only removes unused queues: Redis expires dedup keys, and there are no leases. */
   async sweep(): Promise<null> {
-    await this.#sweeper.forgetUnused();
+    await this.sweeper.forgetUnused();
     return null;
-  }
-
-  takeAffected(): QueueKey[] {
-    return [];
   }
 }
 

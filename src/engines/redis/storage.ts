@@ -2,7 +2,6 @@ import { isUnknownOutcome } from '../../engine/calls.ts';
 import { limitedGroups } from '../../engine/queue-policy.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import { partialFailure, settleRest } from '../../engine/settle-rest.ts';
-import type { Signaller } from '../../engine/signaller.ts';
 import {
   ALL_CAPABILITIES,
   type InsertOptions,
@@ -17,7 +16,6 @@ import {
   type TakeOptions,
   type TakeResult,
   type TimeLeft,
-  type Usage,
 } from '../../engine/storage.ts';
 import {
   DELIVERY_STATES,
@@ -30,9 +28,9 @@ import {
 import { contradictionIn } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber } from '../../model/owner.ts';
-import { type BatcherContext, type Batchers, single } from './batcher.ts';
+import { single } from './batcher.ts';
 import { queueText } from './keys.ts';
-import type { Sweeper } from './sweeper.ts';
+import { QueueStorage } from './queue-storage.ts';
 import { CREATE_GROUPS, capacityOf, type GroupCapacity, groupsRejected } from './verbs/groups.ts';
 import { INSERT, insertCall } from './verbs/insert.ts';
 import { COUNTS, SCAN } from './verbs/read.ts';
@@ -55,49 +53,29 @@ const OPTIONS = single<string, undefined>(
 type GroupTargets = Map<string, { readonly capacity: GroupCapacity; readonly groups: Set<GroupName> }>;
 
 /** The Storage port on the function library, which implements the operations: see `verbs/` and `library/`. */
-export class RedisStorage implements Storage {
+export class RedisStorage extends QueueStorage implements Storage {
   readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = true;
   readonly ordersTransfers = false;
-  readonly aheadMs = 0;
-  readonly insertSignaller: Signaller;
-  readonly #batchers: Batchers;
-  readonly #context: BatcherContext;
-  readonly #sweeper: Sweeper;
-
-  constructor(batchers: Batchers, sweeper: Sweeper) {
-    this.insertSignaller = batchers.context.signaller;
-    this.#batchers = batchers;
-    this.#context = batchers.context;
-    this.#sweeper = sweeper;
-  }
-
-  now(queue?: QueueKey): number {
-    return this.#context.registry.now(queue);
-  }
 
   declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
-    return this.#batchers.inTime(this.#declare(queues, options));
+    return this.batchers.inTime(this.#declare(queues, options));
   }
 
   /** Options are stored with their queue, so each queue needs a call of its own. */
   async #declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
-    await this.#context.registry.declare(queues);
+    await this.context.registry.declare(queues);
     if (options === undefined) return;
     const deadLetter = options?.deadLetter;
     const deadLetterQueues =
       deadLetter == null ? [] : queues.map(({ ns }) => ({ ns, name: deadLetter.queue }));
     await Promise.all([
-      this.#context.registry.declare(deadLetterQueues),
+      this.context.registry.declare(deadLetterQueues),
       ...queues.map((queue) => {
-        const text = options === null ? '' : this.#context.policies.encodeOptions(queue, options);
-        return this.#batchers.call(queue, OPTIONS, text, { stores: true, creates: true });
+        const text = options === null ? '' : this.context.policies.encodeOptions(queue, options);
+        return this.batchers.call(queue, OPTIONS, text, { stores: true, creates: true });
       }),
     ]);
-  }
-
-  queues(ns: string): Promise<string[]> {
-    return this.#context.registry.names(ns);
   }
 
   async insert(
@@ -105,19 +83,19 @@ export class RedisStorage implements Storage {
     elements: readonly NewElement[],
     { signal = null, onRepeat = null, request = null, leftMs }: InsertOptions = {},
   ): Promise<ElementId[]> {
-    const deadlineAt = this.#context.executor.deadline(leftMs);
+    const deadlineAt = this.context.executor.deadline(leftMs);
     const isEmpty = elements.length === 0;
     if (isEmpty && request === null) return [];
-    const capacity = capacityOf(this.#context.policies, queue);
+    const capacity = capacityOf(this.context.policies, queue);
     const deliveries = elements.reduce((sum, { groups }) => sum + groups.length, 0);
     // Check before sending: a rejected insert must not create the queue.
     const { limit } = capacity;
     if (limit !== null && deliveries > limit.max && limitedGroups(limit, elements).size > limit.max)
       throw groupsRejected(capacity);
-    const call = insertCall(elements, { windowMs: this.#context.dedupWindowMs, capacity, onRepeat, request });
+    const call = insertCall(elements, { windowMs: this.context.dedupWindowMs, capacity, onRepeat, request });
     // Neither a lookup of a request key nor elements that contradict each other, as in the lookup of a key, are stored.
     const creates = !isEmpty && contradictionIn(elements) < 0;
-    return this.#batchers.call(queue, INSERT, call, {
+    return this.batchers.call(queue, INSERT, call, {
       join: 'insert',
       stores: !isEmpty,
       creates,
@@ -140,10 +118,10 @@ export class RedisStorage implements Storage {
       holders: lease === null ? '' : holderStrings(owner, tids),
       maxBytes,
     };
-    return this.#batchers.call(queue, TAKE, call, {
+    return this.batchers.call(queue, TAKE, call, {
       join: maxBytes === null ? `take ${lease} ${call.owner} ${group}` : null,
       items: count,
-      deadlineAt: this.#context.executor.deadline(leftMs),
+      deadlineAt: this.context.executor.deadline(leftMs),
       ...(lease === null ? {} : { leaseMs: lease }),
     });
   }
@@ -154,7 +132,7 @@ export class RedisStorage implements Storage {
    */
   async settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     if (items.length === 0) return [];
-    const deadlineAt = this.#context.executor.deadline(leftMs);
+    const deadlineAt = this.context.executor.deadline(leftMs);
     const creating = this.#createGroups(items, deadlineAt);
     // Do not await when there is nothing to wait for: the calls would lose their place in the order.
     if (creating !== null) await creating;
@@ -166,45 +144,37 @@ export class RedisStorage implements Storage {
     const args = undoArgs(deliveries);
     const bytes = deliveries.reduce((sum, { body }) => sum + body.length, 0);
     const options = { join: 'undo', creates: true, items: deliveries.length, bytes };
-    await this.#batchers.call(queue, UNDO, args, options);
+    await this.batchers.call(queue, UNDO, args, options);
   }
 
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     if (options.ids?.length === 0) return Promise.resolve({ deliveries: [], next: null });
-    const deadlineAt = this.#context.executor.deadline(options.leftMs);
+    const deadlineAt = this.context.executor.deadline(options.leftMs);
     // The library limits pages to `SCAN_BYTES`, except those by ids.
     const pageBytes = SCAN_BYTES * Math.min(options.ids?.length ?? 1, SCANS_AT_ONCE);
-    return this.#batchers.call(queue, SCAN, options, { pageBytes, deadlineAt });
+    return this.batchers.call(queue, SCAN, options, { pageBytes, deadlineAt });
   }
 
   purge(queue: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
-    return this.#batchers.call(queue, PURGE, states, { deliveries: PURGE_STEP });
+    return this.batchers.call(queue, PURGE, states, { deliveries: PURGE_STEP });
   }
 
   /** Runs after all calls made earlier. */
   drop(queue: QueueKey): Promise<boolean> {
     const drop = async (): Promise<boolean> => {
       await this.counts(queue);
-      return this.#sweeper.affected.drop(queue, () => this.#context.registry.drop(queue));
+      return this.sweeper.affected.drop(queue, () => this.context.registry.drop(queue));
     };
-    return this.#batchers.inTime(drop());
+    return this.batchers.inTime(drop());
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
     const join = group === undefined ? 'counts' : `counts ${group}`;
-    return this.#batchers.call(queue, COUNTS, group ?? null, { join });
-  }
-
-  usage(ns: string, needsBytes = true): Promise<Usage> {
-    return this.#context.registry.usage(ns, needsBytes);
+    return this.batchers.call(queue, COUNTS, group ?? null, { join });
   }
 
   sweep(): Promise<number | null> {
-    return this.#sweeper.sweep();
-  }
-
-  takeAffected(): QueueKey[] {
-    return this.#sweeper.affected.takeAll();
+    return this.sweeper.sweep();
   }
 
   async #settle(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
@@ -237,7 +207,7 @@ export class RedisStorage implements Storage {
 
   /** Returns the results of the first items, as many as the server settles in one batch. */
   #settleStep(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
-    const policies = this.#context.policies;
+    const policies = this.context.policies;
     const queue = (items[0] as SettleItem).queue;
     let leaseMs = Number.POSITIVE_INFINITY;
     let bytes = 0;
@@ -260,8 +230,8 @@ export class RedisStorage implements Storage {
     const leases = leaseMs === Number.POSITIVE_INFINITY ? {} : { leaseMs };
     const options = { join: 'settle', items: count, deliveries, bytes, stores, moves, deadlineAt, ...leases };
     const retentionMs = (to: QueueKey): number => policies.retentionMs(to);
-    const call = { items, windowMs: this.#context.dedupWindowMs, retentionMs };
-    return this.#batchers.call(queue, SETTLE, call, options);
+    const call = { items, windowMs: this.context.dedupWindowMs, retentionMs };
+    return this.batchers.call(queue, SETTLE, call, options);
   }
 
   /**
@@ -272,7 +242,7 @@ export class RedisStorage implements Storage {
   #createGroups(items: readonly SettleItem[], deadlineAt: number): Promise<unknown> | null {
     let targets: GroupTargets | null = null;
     const add = (queue: QueueKey, element: Pick<NewElement, 'groups'>): void => {
-      const capacity = capacityOf(this.#context.policies, queue);
+      const capacity = capacityOf(this.context.policies, queue);
       const named = capacity.limit === null ? [] : [...limitedGroups(capacity.limit, [element])];
       if (named.length === 0) return;
       targets ??= new Map();
@@ -293,7 +263,7 @@ export class RedisStorage implements Storage {
     return Promise.all(
       needed.map(({ capacity, groups }) => {
         const call = { capacity, groups: [...groups].join(',') };
-        return this.#batchers.call(capacity.queue, CREATE_GROUPS, call, {
+        return this.batchers.call(capacity.queue, CREATE_GROUPS, call, {
           stores: true,
           creates: true,
           deadlineAt,
