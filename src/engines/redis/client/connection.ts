@@ -6,14 +6,28 @@ import { withTlsHint } from '../../../engine/settings.ts';
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import { type Address, type Login, tlsTo } from '../settings.ts';
 
-/** Arguments that are already encoded for the protocol. Only for calls of functions. */
+/**
+ * Arguments that are already encoded for the protocol, in one buffer: a buffer for each, which the command then copied,
+ * took a third of the node's processor time for an insert of 64 elements. Only for calls of functions.
+ */
 export class EncodedArgs {
   readonly count: number;
   readonly bytes: Buffer;
 
-  constructor(count: number, bytes: Buffer) {
-    this.count = count;
-    this.bytes = bytes;
+  /** @param args each in two parts */
+  constructor(args: readonly (readonly [Uint8Array, Uint8Array])[]) {
+    let size = 0;
+    for (const [head, rest] of args) size += FRAME_BYTES + head.length + rest.length;
+    const target = Buffer.allocUnsafe(size);
+    let end = 0;
+    for (const [head, rest] of args) {
+      end = writeLength(head.length + rest.length, target, end);
+      target.set(head, end);
+      target.set(rest, end + head.length);
+      end = writeLineEnd(target, end + head.length + rest.length);
+    }
+    this.count = args.length;
+    this.bytes = target.subarray(0, end);
   }
 }
 
@@ -383,13 +397,8 @@ const FRAME_BYTES = 64;
 const MAX_CHARACTER_BYTES = 3;
 const [DOLLAR, ZERO, CR, LF] = [0x24, 0x30, 0x0d, 0x0a];
 
-/** The maximum size of an encoded argument of this length: `$`, its length, and two line ends. */
-export function argumentSize(length: number): number {
-  return length + 20;
-}
-
 /** Writes the head of an argument of this length. Returns where the argument begins. */
-export function writeLength(length: number, target: Buffer, at: number): number {
+function writeLength(length: number, target: Buffer, at: number): number {
   target[at] = DOLLAR;
   let digits = 1;
   for (let limit = 10; length >= limit; limit *= 10) digits++;
@@ -403,7 +412,7 @@ export function writeLength(length: number, target: Buffer, at: number): number 
 }
 
 /** Returns the position after the line end. */
-export function writeLineEnd(target: Buffer, at: number): number {
+function writeLineEnd(target: Buffer, at: number): number {
   target[at] = CR;
   target[at + 1] = LF;
   return at + 2;
