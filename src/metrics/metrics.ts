@@ -19,7 +19,7 @@ import type { SessionCounts } from '../session/server.ts';
 import type { SpanCounts } from '../tracing/exporter.ts';
 import type { Clock } from '../util/clock.ts';
 import { Histogram } from '../util/histogram.ts';
-import { mapInBatches } from '../util/map-in-batches.ts';
+import { mapConcurrently } from '../util/map-concurrently.ts';
 
 export interface MetricsSources {
   readonly broker: Broker;
@@ -306,7 +306,9 @@ async function contentsOf(namespace: Namespace, perQueue: boolean): Promise<Cont
   try {
     const names = await namespace.queueNames();
     const options = { perQueue, waiting: namespace.waitingOfUsers() };
-    const queues = await mapInBatches(names, READ_AT_ONCE, (name) => queueContents(namespace, name, options));
+    const queues = await mapConcurrently(names, READ_AT_ONCE, (name) =>
+      queueContents(namespace, name, options),
+    );
     return { namespace, queues };
   } catch {
     return { namespace, queues: null };

@@ -11,7 +11,7 @@ import { invalidParameter } from '../../model/errors.ts';
 import { type FoundQueue, FoundQueues, type Rates, SumHistory } from '../../model/records.ts';
 import { compareStrings } from '../../util/compare-strings.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
-import { mapInBatches } from '../../util/map-in-batches.ts';
+import { mapConcurrently } from '../../util/map-concurrently.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import { READ_AT_ONCE, readEach } from '../listing.ts';
@@ -182,7 +182,7 @@ async function rowsOf(namespace: Namespace): Promise<ReadQueue[]> {
   const stale = names.filter((name) => activity.last(name) === null || changed.has(name));
   // What was read last does not show whether the engine is available now.
   if (stale.length === 0) stale.push(...names.slice(0, 1));
-  await mapInBatches(stale, READ_AT_ONCE, async (name) => {
+  await mapConcurrently(stale, READ_AT_ONCE, async (name) => {
     activity.noteReading(name, await readQueue(namespace.visit(name)), changed.get(name) ?? null);
   });
   return names.flatMap((name) => {

@@ -1,7 +1,7 @@
 import type { Namespace } from '../../broker/namespace.ts';
 import { wrongMember } from '../../model/members.ts';
 import { QueueRecord } from '../../model/records.ts';
-import { mapInBatches } from '../../util/map-in-batches.ts';
+import { mapConcurrently } from '../../util/map-concurrently.ts';
 import { Count, Moment, named, namedObject, orNull, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import {
@@ -206,7 +206,7 @@ interface ListedQueue {
 
 /** The records of the named queues of a namespace. */
 function readRecords(namespace: Namespace, names: readonly string[]): Promise<ListedQueue[]> {
-  return mapInBatches(names, READ_AT_ONCE, async (queue) => ({
+  return mapConcurrently(names, READ_AT_ONCE, async (queue) => ({
     queue,
     id: `${queue}@${namespace.name}`,
     record: await namespace.visit(queue).status(null),
