@@ -64,7 +64,6 @@ class RedisEngine implements Engine {
   #isDurabilityLogged = false;
   /** The failures that were logged, by server and reason; empty while all servers can be reached. */
   readonly #loggedFailures = new Set<string>();
-  #starting: Promise<void> | null = null;
   #stopping: Promise<void> | null = null;
 
   /** @throws Error that names a wrong setting */
@@ -127,9 +126,17 @@ class RedisEngine implements Engine {
     this.storage = new StorageOfVariant(batchers, sweeper);
   }
 
-  start(): Promise<void> {
-    this.#starting ??= this.#start();
-    return this.#starting;
+  async start(): Promise<void> {
+    try {
+      await this.#context.topology.start();
+      // Otherwise, the signaller would open connections that nothing closes.
+      this.#throwIfStopped();
+      await this.signaller.start();
+    } catch (error) {
+      this.#throwIfStopped();
+      await this.stop();
+      throw this.#startError(error);
+    }
   }
 
   /** Flushes buffered statistics and undoes takes of unknown outcome, as far as the servers reply soon. */
@@ -157,19 +164,6 @@ class RedisEngine implements Engine {
     try {
       return await examineMasters(this.#context);
     } catch (error) {
-      throw this.#startError(error);
-    }
-  }
-
-  async #start(): Promise<void> {
-    try {
-      await this.#context.topology.start();
-      // Otherwise, the signaller would open connections that nothing closes.
-      this.#throwIfStopped();
-      await this.signaller.start();
-    } catch (error) {
-      this.#throwIfStopped();
-      await this.stop();
       throw this.#startError(error);
     }
   }
