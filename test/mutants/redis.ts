@@ -33,7 +33,7 @@ export const REDIS: readonly Mutant[] = [
     name: 'an idle queue that was used again is forgotten, and a second batch overtakes the first',
     suite: 'redis batches',
     edits: [
-      inRedis('batcher.ts', 'if (isIdle) this.#batchers.delete', 'this.#batchers.delete'),
+      inRedis('batcher.ts', 'if (!batcher.isIdle) return;', ''),
       inRedis('batcher.ts', 'if (!isRepeatable) this.stop();', ''),
     ],
   },

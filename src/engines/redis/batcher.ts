@@ -181,8 +181,10 @@ export class Batchers {
     return number + 1;
   }
 
-  forget({ queue, isIdle }: Batcher): void {
-    if (isIdle) this.#batchers.delete(queueText(queue));
+  forget(batcher: Batcher): void {
+    if (!batcher.isIdle) return;
+    this.#batchers.delete(queueText(batcher.queue));
+    this.#scheduled.delete(batcher);
   }
 
   /**
