@@ -155,10 +155,11 @@ local function nothingTaken()
   return { fields = {}, values = {}, records = {}, bytes = 0 }
 end
 
--- Takes the deliveries of these members, which are adjacent in z, as many as fit, and removes the others from the list.
--- Returns the fields of the elements, the elements, their bytes, whether `maxBytes` (isCut) or the capacity of the call
--- (isLeft) ended the take, and the records of touched deliveries by index.
-local function takeMembers(q, gid, members, ends, holder, maxBytes)
+-- Takes the first deliveries of a group, as many as fit. Returns the fields of the elements, the elements, their bytes,
+-- whether `maxBytes` (isCut) or the capacity of the call (isLeft) ended the take, and the records of touched deliveries
+-- by index.
+local function takeFirst(q, gid, count, ends, holder, maxBytes)
+  local members = membersBetween(q.z, '[w' .. gid, '(w' .. gid .. six(call.now + 1), count)
   local largest = maxBytes or LARGEST_REPLY
   local capacity, isPlainPop = math.min(largest, call.capacity), gid == PLAIN and ends == 0
   if #members == 0 or capacity <= 0 then
@@ -192,11 +193,6 @@ end
 function firstMaturity(q, gid)
   local first = firstMember(q.z, 'w' .. gid)
   return first and fromSix(first, 4)
-end
-
-local function takeFirst(q, gid, count, ends, holder, maxBytes)
-  local members = membersBetween(q.z, '[w' .. gid, '(w' .. gid .. six(call.now + 1), count)
-  return takeMembers(q, gid, members, ends, holder, maxBytes)
 end
 
 verbs.take = function(q, args, at)
