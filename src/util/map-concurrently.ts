@@ -1,4 +1,7 @@
-/** Calls `map` for each item, for at most `limit` of them at a time; after a failure for no more. Results are in order. */
+/**
+ * Calls `map` for each item, for at most `limit` of them at a time, and for no more after a failure. Results are in
+ * order.
+ */
 export async function mapConcurrently<T, R>(
   items: readonly T[],
   limit: number,
