@@ -211,7 +211,7 @@ export class Queue {
     });
   }
 
-  /** The signal that the engine publishes with an insert; null if there is no other node, or the engine publishes none. */
+  /** The signal that the engine publishes with an insert; null if it publishes none, or there is no other node. */
   #readySignal(): ReadySignal | null {
     const { cluster, isStream, setup, storage } = this.namespace;
     if (cluster.isAlone || storage.insertSignaller !== setup.signaller) return null;
