@@ -5,11 +5,12 @@ import type { Config } from '../config/options.ts';
 import { StoreInUse } from '../engine/engine.ts';
 import { restore } from '../engines/sqlite/restore.ts';
 import { fileOf, MEMORY } from '../engines/sqlite/settings.ts';
-import { parse as checkedMembers } from '../model/members.ts';
+import { parse } from '../model/members.ts';
 import type { BackupReport } from '../model/records.ts';
 import { systemClock } from '../util/clock.ts';
 import { copyPrivateFile, makeFolder } from '../util/files.ts';
 import { messageOf } from '../util/message-of.ts';
+import { parsedJson } from '../util/parsed-json.ts';
 import { quote } from '../util/quote.ts';
 import { Type } from '../util/schema.ts';
 import { type PasswordSource, readPassword } from './ask-password.ts';
@@ -119,7 +120,7 @@ async function backUpRunning(
     const problem = 'A server has the files open, but does not respond; give its address with --url';
     throw new CommandFailed(`${problem} (${server.origin}: ${messageOf(error)}).`);
   });
-  const response = parse(body);
+  const response = (parsedJson(body) ?? {}) as Readonly<Record<string, unknown>>;
   if (status !== 201) {
     throw new CommandFailed(`The server answered ${status}: ${response.detail ?? 'no reason'}`);
   }
@@ -130,14 +131,6 @@ async function backUpRunning(
     throw new CommandFailed(`The backup is in ${report.folder}; it cannot be moved (${messageOf(error)}).`);
   }
   return report;
-}
-
-function parse(body: string): Readonly<Record<string, unknown>> {
-  try {
-    return JSON.parse(body) as Record<string, unknown>;
-  } catch {
-    return {};
-  }
 }
 
 /** Moves a folder; copies it if the target is on another file system. */
@@ -248,7 +241,7 @@ interface ManifestFile {
 function readManifest(folder: string): ManifestFile[] {
   const path = join(folder, MANIFEST);
   try {
-    const { files } = checkedMembers(Manifest, JSON.parse(readFileSync(path, 'utf8')));
+    const { files } = parse(Manifest, JSON.parse(readFileSync(path, 'utf8')));
     return files.map(({ file, url = '', namespaces }) => ({ file, url, namespaces }));
   } catch (error) {
     throw new Error(`${path} is not the manifest of a backup (${messageOf(error)}).`);

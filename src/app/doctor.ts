@@ -7,7 +7,9 @@ import { fileOf } from '../engines/sqlite/settings.ts';
 import { checkAccess } from '../engines/sqlite/worker/open.ts';
 import { makeSandbox } from '../sandbox/sandbox.ts';
 import { systemClock } from '../util/clock.ts';
+import { isRecord } from '../util/is-record.ts';
 import { maskUrl } from '../util/mask.ts';
+import { parsedJson } from '../util/parsed-json.ts';
 import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
 import { tryExchanges } from './configured-exchanges.ts';
 import { ConfiguredServer } from './configured-server.ts';
@@ -190,7 +192,8 @@ async function serverFindings(url: string | null, { config }: LoadedConfig): Pro
     const { status, body } = await server.call('GET', '/readyz', { signal });
     const message = `${server.origin} responds ${status} to /readyz`;
     if (status === 200) {
-      if (isReadiness(body)) return [{ level: 'ok', check, message, hint: null }];
+      const response = parsedJson(body);
+      if (isRecord(response) && response.status === 'ready') return [{ level: 'ok', check, message, hint: null }];
       const hint = 'a proxy may have responded; name the address of the server with --url';
       return [{ level: 'error', check, message: `${message}, but not as a server of Quayside`, hint }];
     }
@@ -210,14 +213,6 @@ async function serverFindings(url: string | null, { config }: LoadedConfig): Pro
     const reason = typeof code === 'string' && code !== '' ? code : message;
     const { problem, hint = defaultHint } = problemOf(new Error(reason));
     return [{ level: 'error', check, message: `${server.origin} cannot be checked: ${problem}`, hint }];
-  }
-}
-
-function isReadiness(body: string): boolean {
-  try {
-    return JSON.parse(body)?.status === 'ready';
-  } catch {
-    return false;
   }
 }
 

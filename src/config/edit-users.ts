@@ -3,6 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { type Document, isMap, isScalar, parseDocument, Scalar } from 'yaml';
 import { rewriteFile } from '../util/files.ts';
 import { isRecord } from '../util/is-record.ts';
+import { parsedJson } from '../util/parsed-json.ts';
 import type { Tree } from './declared.ts';
 
 /** Members to set on a user; undefined removes a member, and an absent one remains unchanged. */
@@ -36,7 +37,8 @@ export async function editUser(file: string, name: string, members: UserMembers 
   const { text, document } = await readDocument(file);
   const edited = withUser(document.toJS(), name, members);
   let content: string | null = `${JSON.stringify(edited, null, 2)}\n`;
-  if (!isJson(text)) {
+  // JSON files are rewritten as JSON: the YAML library would turn them into YAML.
+  if (parsedJson(text) === undefined) {
     editDocument(document, name, usersOf(edited)?.[name]);
     content = yamlOf(document);
   }
@@ -129,14 +131,4 @@ function usersOf(content: unknown): Tree | undefined {
   const http = isRecord(content) ? content.http : undefined;
   const users = isRecord(http) ? http.users : undefined;
   return isRecord(users) ? users : undefined;
-}
-
-/** JSON files are rewritten as JSON: the YAML library would turn them into YAML. */
-function isJson(text: string): boolean {
-  try {
-    JSON.parse(text);
-    return true;
-  } catch {
-    return false;
-  }
 }

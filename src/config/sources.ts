@@ -6,6 +6,7 @@ import { Worker } from 'node:worker_threads';
 import { nearestName } from '../util/did-you-mean.ts';
 import { isRecord } from '../util/is-record.ts';
 import { ownCommand } from '../util/own-command.ts';
+import { parsedJson } from '../util/parsed-json.ts';
 import { quote } from '../util/quote.ts';
 import { NOT_UTF8, UTF8 } from '../util/utf8.ts';
 import { workerEntry } from '../util/worker-entry.ts';
@@ -129,20 +130,12 @@ function convert(schema: OptionSchema, text: string): unknown {
     case 'boolean':
       return text === 'true' ? true : text === 'false' ? false : text;
     case 'array':
-      if (schema.items?.type === 'object') return parseJson(text);
+      if (schema.items?.type === 'object') return parsedJson(text) ?? text;
       return text === '' ? [] : text.split(',').map((item) => item.trim());
     case 'object':
-      return parseJson(text);
+      return parsedJson(text) ?? text;
     default:
       return text;
-  }
-}
-
-function parseJson(json: string): unknown {
-  try {
-    return JSON.parse(json);
-  } catch {
-    return json;
   }
 }
 
@@ -218,13 +211,9 @@ export async function readConfigFile(file: string): Promise<Tree> {
  * avoids loading the YAML parser, whose 72 modules are a sixth of all modules that a start loads.
  */
 function generatedJson(text: string): unknown {
-  try {
-    const value: unknown = JSON.parse(text);
-    const generated = JSON.stringify(value, null, text.startsWith('{\n') ? 2 : 0);
-    return generated === text.trimEnd() ? value : null;
-  } catch {
-    return null;
-  }
+  const value = parsedJson(text);
+  const generated = JSON.stringify(value, null, text.startsWith('{\n') ? 2 : 0);
+  return generated === text.trimEnd() ? value : null;
 }
 
 async function parseYaml(file: string, text: string): Promise<unknown> {
