@@ -36,8 +36,16 @@ export interface ConsoleSession {
   readonly expiresAt: number;
   /** The new cookie to set; null: the cookie of the request remains valid. */
   readonly renewedToken: string | null;
-  /** For long-running requests: whether the session has since been ended on any node or reached its maximum length. */
-  readonly isOver: () => boolean;
+  /** Whether the session has since been ended on any node or reached its maximum length. */
+  isOver(): boolean;
+  /** Calls `run` once the session is over, perhaps now. @returns a function that cancels this */
+  onEnd(run: () => void): () => void;
+  /**
+   * Signs out. This node rejects the session's tokens immediately, other nodes once the signal has arrived. Resolves
+   * when the end is stored.
+   * @throws QuaysideError as `EndedSessions.end`
+   */
+  end(): Promise<void>;
 }
 
 /** The client that uses a session. */
@@ -66,14 +74,6 @@ interface SessionUse {
   usedAt: number;
 }
 
-/** A caller of `onEnd` who waits for the end of a session. */
-interface EndWatcher {
-  readonly name: string;
-  /** Whether the session has ended. */
-  readonly isOver: () => boolean;
-  readonly onEnd: () => void;
-}
-
 /** The signed content of a session token. */
 interface Claims {
   readonly name: string;
@@ -95,14 +95,15 @@ export class ConsoleSessions {
   readonly #keys = new WeakMap<Account, Buffer>();
   /** By the digest of the session's id. */
   readonly #seen = new Map<string, SessionUse>();
-  readonly #endWatchers = new Set<EndWatcher>();
+  /** Called with the name of a user whose sessions may have ended. */
+  readonly #endWatchers = new Set<(user: string) => void>();
 
   constructor(options: ConsoleSessionOptions) {
     this.#options = options;
     this.#secret = options.secret ?? randomBytes(32);
     this.#renewMs = Math.min(MAX_RENEW_MS, options.idleMs / 10);
     options.ended.onEnded((user) => {
-      for (const { name, isOver, onEnd } of [...this.#endWatchers]) if (name === user && isOver()) onEnd();
+      for (const check of [...this.#endWatchers]) check(user);
     });
   }
 
@@ -131,18 +132,6 @@ export class ConsoleSessions {
     const now = this.#options.clock.now();
     const isDue = now - read.claims.usedAt >= this.#renewMs;
     return this.#session(read.account, isDue ? { ...read.claims, usedAt: now } : read.claims, isDue);
-  }
-
-  /**
-   * Signs out. This node rejects the session's tokens immediately, other nodes once the signal has arrived. Resolves
-   * when the end is stored.
-   * @throws QuaysideError as `EndedSessions.end`
-   */
-  async end(token: string): Promise<void> {
-    const read = this.#read(token);
-    if (read === null) return;
-    const { name, id, startedAt } = read.claims;
-    await this.#end(name, digest(id), startedAt);
   }
 
   /**
@@ -214,49 +203,40 @@ export class ConsoleSessions {
     putLast(this.#seen, key, use, MAX_SEEN);
   }
 
-  /**
-   * Calls `run` once when the session is ended on any node or reaches its maximum length, so that streaming responses
-   * can be closed. If the token is invalid, calls it immediately.
-   * @returns a function that cancels the callback
-   */
-  onEnd(token: string, run: () => void): () => void {
-    const read = this.#read(token);
-    if (read === null) {
-      run();
-      return () => {};
-    }
-    const { clock } = this.#options;
-    const { name, startedAt } = read.claims;
-    const id = digest(read.claims.id);
-    const use = { startedAt, key: this.#keyOf(read.account) };
-    const onEnd = (): void => {
-      unsubscribe();
-      run();
-    };
-    const watcher = { name, isOver: () => this.#hasEnded(name, id, use), onEnd };
-    const cancelTimer = clock.after(startedAt + MAX_SESSION_MS - clock.now(), onEnd);
-    const unsubscribe = (): void => {
-      cancelTimer();
-      this.#endWatchers.delete(watcher);
-    };
-    this.#endWatchers.add(watcher);
-    return unsubscribe;
-  }
-
+  /** @param isNew whether it gets a new cookie */
   #session(account: Account, claims: Claims, isNew: boolean): ConsoleSession {
+    const { clock } = this.#options;
+    const { name, startedAt } = claims;
     const key = this.#keyOf(account);
     const body = isNew ? Buffer.from(JSON.stringify(claims)).toString('base64url') : '';
-    const { name, startedAt } = claims;
     const id = digest(claims.id);
+    const isOver = (): boolean =>
+      startedAt + MAX_SESSION_MS <= clock.now() || this.#hasEnded(name, id, { startedAt, key });
     return {
       user: account.user,
       id,
       csrfToken: sign(key, `csrf ${claims.id}`),
       expiresAt: this.#expiryOf(claims),
       renewedToken: isNew ? `${body}.${sign(key, `session ${body}`)}` : null,
-      isOver: () =>
-        startedAt + MAX_SESSION_MS <= this.#options.clock.now() ||
-        this.#hasEnded(name, id, { startedAt, key }),
+      isOver,
+      onEnd: (run) => {
+        const end = (): void => {
+          unwatch();
+          run();
+        };
+        const check = (user: string): void => {
+          if (user === name && isOver()) end();
+        };
+        const cancelTimer = clock.after(startedAt + MAX_SESSION_MS - clock.now(), end);
+        const unwatch = (): void => {
+          cancelTimer();
+          this.#endWatchers.delete(check);
+        };
+        this.#endWatchers.add(check);
+        check(name);
+        return unwatch;
+      },
+      end: () => this.#end(name, id, startedAt),
     };
   }
 

@@ -145,7 +145,7 @@ function cookieName(call: HttpCall): string {
 }
 
 /** The token in the cookie of a console session; null if the request has none. */
-export function sessionToken(call: HttpCall): string | null {
+function sessionToken(call: HttpCall): string | null {
   const { cookie } = call.head;
   if (cookie === null) return null;
   const name = cookieName(call);
@@ -183,8 +183,7 @@ export function useSession(call: HttpCall): boolean {
  * `same-origin`, or missing, because browsers omit it over plain HTTP to another machine.
  */
 function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession | null {
-  const { fetchSite, cookie } = call.head;
-  if (cookie === null) return null;
+  const { fetchSite } = call.head;
   if (call.origin !== null || (fetchSite !== 'same-origin' && fetchSite !== null)) return null;
   const token = sessionToken(call);
   return token === null ? null : sessions.find(token, () => originOf(call));
@@ -212,14 +211,6 @@ export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }
     `Header ${CSRF_HEADER} is ${given === null ? 'missing' : quote(given)}. It must be the csrfToken of GET ${SESSION_PATH}.`,
     { parameter: CSRF_HEADER },
   );
-}
-
-/** Calls `run` when the console session of a request ends, if it has one. @returns a function that cancels this */
-export function onSessionEnd(call: HttpCall, run: () => void): () => void {
-  const token = call.session === null ? null : sessionToken(call);
-  const { consoleSessions } = call.front.parts;
-  if (token === null || consoleSessions === undefined) return () => {};
-  return consoleSessions.onEnd(token, run);
 }
 
 /**

@@ -29,7 +29,7 @@ export const CONSOLE: readonly Mutant[] = [
     suite: 'console sessions',
     edits: edit(
       'http/routes/console.ts',
-      'if (previousToken !== null) sessions.end(previousToken).catch(() => {});',
+      'call.session?.end().catch(() => {});',
       '',
     ),
   },
@@ -57,8 +57,8 @@ export const CONSOLE: readonly Mutant[] = [
     suite: 'console sessions',
     edits: edit(
       'http/routes/events.ts',
-      'onSessionEnd(this.#call, onEnd)',
-      'onSessionEnd(this.#call, () => {})',
+      'session?.onEnd(onEnd)',
+      'session?.onEnd(() => {})',
     ),
   },
   {
@@ -81,7 +81,7 @@ export const CONSOLE: readonly Mutant[] = [
     suite: 'console sessions',
     edits: edit(
       'access/console-sessions.ts',
-      'startedAt + MAX_SESSION_MS <= this.#options.clock.now() ||',
+      'startedAt + MAX_SESSION_MS <= clock.now() ||',
       '',
     ),
   },

@@ -11,7 +11,7 @@ import { ConsoleSessionRecord, OwnConsoleSessions, STRICT } from '../../model/re
 import { RIGHTS, type Right } from '../../model/rights.ts';
 import { quote } from '../../util/quote.ts';
 import { namedObject, Type } from '../../util/schema.ts';
-import { originOf, SESSION_PATH, sessionToken } from '../browser.ts';
+import { originOf, SESSION_PATH } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import { routeNotFound, unauthorized } from '../errors.ts';
 import { rareHeader } from '../head.ts';
@@ -323,13 +323,10 @@ async function sendFile(
 async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   const { user: name, password } = parse(ConsoleCredentials, payload);
   const user = await call.front.parts.authenticator.login(basicHeader(name, password), call.address);
-  const sessions = sessionsOf(call);
-  // Read after the login has succeeded: a failed sign-in must not end the session of the page that is open.
-  const previousToken = sessionToken(call);
-  // The old session ends on this node immediately. Do not wait for the engine: if it cannot store the end now, it does
-  // so later.
-  if (previousToken !== null) sessions.end(previousToken).catch(() => {});
-  const session = sessions.open(user, originOf(call));
+  // Only now: a failed sign-in must not end the session of the page that is open. The old session ends on this node
+  // immediately. Do not wait for the engine: if it cannot store the end now, it does so later.
+  call.session?.end().catch(() => {});
+  const session = sessionsOf(call).open(user, originOf(call));
   if (session === null) throw wrongCredentials();
   call.front.audit(call, user);
   call.newCookie = session.renewedToken;
@@ -345,12 +342,11 @@ function basicHeader(name: string, password: string): string {
 
 async function signOut(call: HttpCall): Promise<void> {
   const { session } = call;
-  const token = sessionToken(call);
   // Remove the cookie even if the engine cannot store the end: the session ends on this node, and the end is stored
   // later.
   call.newCookie = '';
-  if (session !== null && token !== null) {
-    const stored = sessionsOf(call).end(token);
+  if (session !== null) {
+    const stored = session.end();
     call.front.audit(call, session.user);
     await stored;
   }

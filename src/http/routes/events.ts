@@ -5,7 +5,6 @@ import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
-import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import { nameOf, type QueryParameter } from '../parameters.ts';
 import { hasInputEnded, inputEnded, onInputEnd } from '../request.ts';
@@ -91,7 +90,7 @@ class EventStream implements EventSink {
    * from the client
    */
   start(events: EventPublisher, filter: EventFilter): void {
-    const { user, head, request, response, isGone } = this.#call;
+    const { user, head, request, response, session, isGone } = this.#call;
     if (isGone) return;
     const { socket } = request;
     if (hasInputEnded(socket)) throw inputEnded(socket);
@@ -106,10 +105,10 @@ class EventStream implements EventSink {
       response.end();
     };
     const forgetInput = onInputEnd(socket, onEnd);
-    const forgetSession = onSessionEnd(this.#call, onEnd);
+    const forgetSession = session?.onEnd(onEnd);
     response.once('close', () => {
       forgetInput();
-      forgetSession();
+      forgetSession?.();
       this.#subscription?.close();
     });
   }

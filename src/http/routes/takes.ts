@@ -24,7 +24,6 @@ import {
   type Static,
   Type,
 } from '../../util/schema.ts';
-import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
 import { flag, group, nameOf, oneOf, type QueryParameter, wholeNumber } from '../parameters.ts';
@@ -493,10 +492,10 @@ class Take implements Sink {
   }
 
   #watchClient(): void {
-    const { request, response, front } = this.#call;
+    const { request, response, front, session } = this.#call;
     const { socket } = request;
     front.waitingCalls.add(this);
-    const forgetSession = onSessionEnd(this.#call, () => this.#reject(this.#call.sessionLost()));
+    const forgetSession = session?.onEnd(() => this.#reject(this.#call.sessionLost()));
     const abandonWait = (reason: (socket: Socket) => QuaysideError): void => {
       // A client that half-closed after the delivery still reads, so only the close of the connection returns the
       // elements. A long response is built in several turns before its first byte is written; without the check of
@@ -511,7 +510,7 @@ class Take implements Sink {
     const forgetPause = onPause(socket, () => abandonWait(inputPaused));
     response.on('close', () => {
       front.waitingCalls.remove(this);
-      forgetSession();
+      forgetSession?.();
       forgetInput();
       forgetPause();
       this.#abandon();
