@@ -1,11 +1,9 @@
-import { Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http';
-import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
-import { text } from 'node:stream/consumers';
 import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { Fifo } from '../util/fifo.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
+import { parsedJson } from '../util/parsed-json.ts';
 import { Pause } from '../util/pause.ts';
 import type { Service } from '../util/service.ts';
 import { type AttributeValue, SPAN_KINDS, type Span } from './tracer.ts';
@@ -48,7 +46,6 @@ const RETRYABLE: ReadonlySet<number> = new Set([429, 502, 503, 504]);
 export class SpanExporter implements Service {
   readonly counts: SpanCounts = { exported: 0, dropped: 0, failed: 0 };
   readonly #options: ExporterOptions;
-  readonly #collector: Collector;
   readonly #backoff: Backoff;
   readonly #queue = new Fifo<Span>();
   readonly #outcome: LogOnChange;
@@ -61,9 +58,8 @@ export class SpanExporter implements Service {
 
   constructor(options: ExporterOptions) {
     this.#options = options;
-    const { log, random, collector, clock } = options;
+    const { log, random, clock } = options;
     this.#pause = new Pause(clock);
-    this.#collector = new Collector(collector);
     this.#backoff = new Backoff(random, BETWEEN_ATTEMPTS);
     this.#outcome = new LogOnChange({
       failed: (err) => log.warn({ event: 'tracing', err }, 'spans could not be sent to the collector'),
@@ -95,7 +91,6 @@ export class SpanExporter implements Service {
       await this.#sending;
     } while (this.#queue.length > 0);
     cancel();
-    this.#collector.close();
   }
 
   /** Sends a full batch now, a smaller one after {@link BATCH_WAIT_MS}. */
@@ -145,11 +140,22 @@ export class SpanExporter implements Service {
     }
   }
 
+  /** Returns the body of the response. @throws CollectorError, and Error if there is no response */
   async #post(body: string): Promise<string> {
+    const { collector, clock } = this.#options;
     const timeout = new AbortController();
-    const cancel = this.#options.clock.after(REQUEST_MS, () => timeout.abort());
+    const cancel = clock.after(REQUEST_MS, () => timeout.abort());
     try {
-      return await this.#collector.post(body, AbortSignal.any([timeout.signal, this.#stop.signal]));
+      const response = await fetch(collector.url, {
+        method: 'POST',
+        headers: { ...collector.headers, 'content-type': 'application/json' },
+        body,
+        redirect: 'manual',
+        signal: AbortSignal.any([timeout.signal, this.#stop.signal]),
+      });
+      const responseBody = await response.text();
+      if (response.status !== 200) throw new CollectorError(response);
+      return responseBody;
     } finally {
       cancel();
     }
@@ -176,51 +182,11 @@ class CollectorError extends Error {
   /** The delay of its `Retry-After` header; null if there is none. */
   readonly retryAfterMs: number | null;
 
-  constructor({ statusCode = 0, headers }: IncomingMessage) {
-    super(`the collector answered with status ${statusCode}`);
-    this.status = statusCode;
-    const seconds = Number(headers['retry-after'] ?? Number.NaN);
+  constructor({ status, headers }: Response) {
+    super(`the collector answered with status ${status}`);
+    this.status = status;
+    const seconds = Number(headers.get('retry-after') ?? Number.NaN);
     this.retryAfterMs = seconds >= 0 ? seconds * 1000 : null;
-  }
-}
-
-/** Sends requests to a collector of OTLP over HTTP, all on one connection. */
-class Collector {
-  readonly #address: CollectorAddress;
-  readonly #agent: HttpAgent;
-
-  constructor(address: CollectorAddress) {
-    this.#address = address;
-    const options = { keepAlive: true, maxSockets: 1 };
-    this.#agent = address.url.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options);
-  }
-
-  /** Returns the body of the response. @throws CollectorError, and Error if there is no response */
-  async post(body: string, signal: AbortSignal): Promise<string> {
-    const { url, headers } = this.#address;
-    const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
-    const send = url.protocol === 'https:' ? httpsRequest : httpRequest;
-    const bytes = Buffer.from(body);
-    send(
-      url,
-      {
-        method: 'POST',
-        agent: this.#agent,
-        signal,
-        headers: { ...headers, 'content-type': 'application/json', 'content-length': bytes.length },
-      },
-      resolve,
-    )
-      .on('error', reject)
-      .end(bytes);
-    const response = await promise;
-    const responseBody = await text(response);
-    if (response.statusCode !== 200) throw new CollectorError(response);
-    return responseBody;
-  }
-
-  close(): void {
-    this.#agent.destroy();
   }
 }
 
@@ -248,12 +214,9 @@ function exportRequest(spans: readonly Span[], { attributes, version }: TracedRe
 
 /** The number of spans that the collector rejected, from the body of a success response; 0 if it has no number. */
 function rejectedSpans(responseBody: string): number {
-  try {
-    const count = Number(JSON.parse(responseBody)?.partialSuccess?.rejectedSpans ?? 0);
-    return Number.isSafeInteger(count) && count > 0 ? count : 0;
-  } catch {
-    return 0;
-  }
+  const reply = parsedJson(responseBody) as { partialSuccess?: { rejectedSpans?: unknown } } | null | undefined;
+  const count = Number(reply?.partialSuccess?.rejectedSpans ?? 0);
+  return Number.isSafeInteger(count) && count > 0 ? count : 0;
 }
 
 function spanRecord(span: Span): object {

@@ -1,5 +1,5 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { randomFillSync } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 import type { ElementHeaders } from '../model/element.ts';
 import { headerOf } from '../model/headers.ts';
 import type { Clock } from '../util/clock.ts';
@@ -39,7 +39,6 @@ export class Tracer {
   readonly #clock: Clock;
   readonly #threshold: number;
   readonly #onEnd: (span: Span) => void;
-  readonly #ids = new TraceIds();
   readonly #current = new AsyncLocalStorage<Span>();
   /** Wall time at which the monotonic clock was 0. */
   #epoch: number;
@@ -73,10 +72,10 @@ export class Tracer {
   }
 
   begin({ name, kind, parent, linked = [], startedAt = this.now() }: BeginOptions): Span {
-    const traceId = parent?.traceId ?? this.#ids.trace();
+    const traceId = parent?.traceId ?? newTraceId();
     const isSampled =
       parent?.isSampled ?? (linked.some((context) => context.isSampled) || this.#isInRatio(traceId));
-    const context = { traceId, spanId: this.#ids.span(), isSampled };
+    const context = { traceId, spanId: newSpanId(), isSampled };
     const span = new Span({ name, kind, context, parentId: parent?.spanId ?? null, startedAt });
     for (const other of linked) span.link(other);
     return span;
@@ -203,33 +202,12 @@ export function contextIn(headers: ElementHeaders): TraceContext | null {
   return text === null ? null : parseTraceparent(text);
 }
 
-const TRACE_BYTES = 16;
-const SPAN_BYTES = 8;
-/** Random bytes drawn at once, since each draw has a fixed cost. */
-const POOL_BYTES = 4096;
+// The ids are parts of random UUIDs, which have fixed bits other than 0: an id must not consist of zeros.
 
-/** Generates the ids of traces and spans. */
-export class TraceIds {
-  readonly #pool = Buffer.alloc(POOL_BYTES);
-  #offset = POOL_BYTES;
+export function newTraceId(): string {
+  return randomUUID().replaceAll('-', '');
+}
 
-  trace(): string {
-    return this.#draw(TRACE_BYTES);
-  }
-
-  span(): string {
-    return this.#draw(SPAN_BYTES);
-  }
-
-  #draw(bytes: number): string {
-    if (this.#offset + bytes > POOL_BYTES) {
-      randomFillSync(this.#pool);
-      this.#offset = 0;
-    }
-    const from = this.#offset;
-    this.#offset += bytes;
-    const id = this.#pool.toString('hex', from, this.#offset);
-    // An id must not consist of zeros.
-    return /[^0]/.test(id) ? id : this.#draw(bytes);
-  }
+export function newSpanId(): string {
+  return newTraceId().slice(16);
 }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { SpanExporter } from '../../src/tracing/exporter.ts';
-import { Span, TraceIds } from '../../src/tracing/tracer.ts';
+import { newSpanId, newTraceId, Span } from '../../src/tracing/tracer.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 import { TraceReceiver } from '../support/trace-receiver.ts';
 
@@ -12,7 +12,6 @@ const GATHER_MS = 1_000;
 
 describe('An exporter of spans', () => {
   let receiver: TraceReceiver;
-  const ids = new TraceIds();
 
   beforeEach(async () => {
     receiver = await TraceReceiver.start();
@@ -20,7 +19,7 @@ describe('An exporter of spans', () => {
   afterEach(() => receiver.stop());
 
   const spanOf = (name: string): Span => {
-    const context = { traceId: ids.trace(), spanId: ids.span(), isSampled: true };
+    const context = { traceId: newTraceId(), spanId: newSpanId(), isSampled: true };
     const span = new Span({ name, kind: 'internal', context, parentId: null, startedAt: Date.now() });
     span.end(span.startedAt);
     return span;
