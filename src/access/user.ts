@@ -1,24 +1,11 @@
 import { missingRight, namespaceNotFound, QuaysideError } from '../model/errors.ts';
-import type { Right } from '../model/rights.ts';
+import type { Right, UserRights } from '../model/rights.ts';
 
 /** An authenticated user. A configuration has one object per user; a reload replaces it. */
-export interface User {
-  readonly name: string;
+export interface User extends UserRights {
   /** Has no list of rights, and therefore all rights, including those that are not bound to a namespace. */
   readonly isAdministrator: boolean;
-  /** All protocols decide about rights here. */
-  may(right: Right, namespace: string): boolean;
-  /** True if the user has any right in the namespace; otherwise it is reported as unknown. */
-  maySee(namespace: string): boolean;
-  /**
-   * Whether browsing shows bodies to the user: always with `read`, which could take them anyway; with `browse` alone,
-   * unless `maskBodies` is set. The right to browse itself is `may('browse', …)`.
-   */
-  maySeeBodies(namespace: string): boolean;
-  /** The API token with which the user logged in; absent after a login with a password. */
-  readonly token?: {
-    readonly name: string;
-    /** The currently configured owner; null if there is none, or the token was revoked or has expired. */
+  readonly token?: NonNullable<UserRights['token']> & {
     readonly owner: User | null;
     /** Whether the token has a list of rights of its own, which restricts those of its owner. */
     readonly isLimited: boolean;

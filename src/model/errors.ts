@@ -1,4 +1,5 @@
 import { quote } from '../util/quote.ts';
+import type { Right, UserRights } from './rights.ts';
 
 /**
  * All error codes, each with whether the same request may succeed later. Not after `outcome-unknown`: the request may
@@ -137,18 +138,9 @@ export function namespaceNotFound(name: string): QuaysideError {
   });
 }
 
-/** A user who lacks a right, or an API token, which may have fewer rights than its user. */
-interface RightsHolder<Right> {
-  readonly name: string;
-  readonly token?: {
-    readonly name: string;
-    readonly owner: { may(right: Right, namespace: string): boolean } | null;
-  };
-}
-
 /** The error for a missing right. The message differs if only the token lacks it, but not its user. */
-export function missingRight<Right extends string>(
-  { name, token }: RightsHolder<Right>,
+export function missingRight(
+  { name, token }: Pick<UserRights, 'name' | 'token'>,
   right: Right,
   namespace: string,
 ): QuaysideError {

@@ -13,8 +13,17 @@ export type Right = (typeof RIGHTS)[number];
 export interface UserRights {
   readonly name: string;
   may(right: Right, namespace: string): boolean;
-  /** Whether the namespace is visible to the user. */
+  /** Whether the user has any right in the namespace; otherwise it is reported as unknown. */
   maySee(namespace: string): boolean;
-  /** Whether the user may see element bodies of the namespace. Errors thrown by selectors may quote them. */
+  /**
+   * Whether browsing shows bodies to the user: always with `read`, which could take them anyway; with `browse` alone,
+   * unless `maskBodies` is set. Errors thrown by selectors may quote bodies.
+   */
   maySeeBodies(namespace: string): boolean;
+  /** The API token with which the user logged in; absent after a login with a password. */
+  readonly token?: {
+    readonly name: string;
+    /** The currently configured owner; null if there is none, or the token was revoked or has expired. */
+    readonly owner: UserRights | null;
+  };
 }

@@ -51,12 +51,6 @@ interface BulkOperationsOptions {
   readonly log: BrokerLog;
 }
 
-/** The user who starts or reads operations. */
-export interface OperationCaller extends UserRights {
-  /** The API token that the caller logged in with, if any. */
-  readonly token?: { readonly name: string; readonly owner: Pick<OperationCaller, 'may'> | null };
-}
-
 /** Restricts a list of operations. Null: no restriction. */
 interface OperationFilter {
   readonly ns: string | null;
@@ -182,7 +176,7 @@ export class BulkOperations implements Service {
    */
   async create(
     request: OperationRequest,
-    caller: Pick<OperationCaller, 'name' | 'maySee' | 'maySeeBodies'>,
+    caller: Pick<UserRights, 'name' | 'maySee' | 'maySeeBodies'>,
   ): Promise<string> {
     const { broker } = this.#options;
     if (request.action === 'migrate') return this.#createMigration(request, caller);
@@ -207,7 +201,7 @@ export class BulkOperations implements Service {
    */
   async #createMigration(
     request: OperationRequest,
-    caller: Pick<OperationCaller, 'name' | 'maySee'>,
+    caller: Pick<UserRights, 'name' | 'maySee'>,
   ): Promise<string> {
     const { broker, clock, log } = this.#options;
     const source = atMember('source.ns', () => broker.namespace(request.source.ns));
@@ -229,7 +223,7 @@ export class BulkOperations implements Service {
    */
   async #store(
     definitions: Definitions,
-    { name: by }: Pick<OperationCaller, 'name'>,
+    { name: by }: Pick<UserRights, 'name'>,
     logStart: (fields: object) => void,
     describe: () => Promise<Pick<StoredOperation, 'request' | 'hidesBodies' | 'estimate' | 'bound'>>,
   ): Promise<string> {
@@ -252,7 +246,7 @@ export class BulkOperations implements Service {
   }
 
   /** Exchanges and operations are stored in the old engine, and do not move with the namespace. */
-  #mustBeUnused(ns: string, caller: Pick<OperationCaller, 'maySee'>): void {
+  #mustBeUnused(ns: string, caller: Pick<UserRights, 'maySee'>): void {
     const inUse = (what: string, hint: string): QuaysideError =>
       new QuaysideError('definition-conflict', `Namespace ${quote(ns)} cannot be moved: ${what}. ${hint}`);
     for (const { key, declaration } of this.#options.exchanges.overview()) {
@@ -275,18 +269,18 @@ export class BulkOperations implements Service {
    * @throws QuaysideError `operation-not-found`, also if the caller may not see the source's namespace; `forbidden`
    * without the right `manage` there
    */
-  async get(id: string, caller: OperationCaller): Promise<OperationRecord> {
+  async get(id: string, caller: UserRights): Promise<OperationRecord> {
     const found = await this.#visible(id, caller);
     return (await this.#view(id, found))(caller);
   }
 
   /** Returns the operations whose source the caller may manage, newest first. */
-  async list(filter: OperationFilter, caller: OperationCaller): Promise<OperationRecord[]> {
+  async list(filter: OperationFilter, caller: UserRights): Promise<OperationRecord[]> {
     return (await this.views(filter, caller)).map((recordFor) => recordFor(caller));
   }
 
   /** Like `list`, but each operation is a function that returns its record for a viewer. */
-  async views(filter: OperationFilter, caller: OperationCaller): Promise<OperationView[]> {
+  async views(filter: OperationFilter, caller: UserRights): Promise<OperationView[]> {
     const found = [...this.#all()].filter(({ operation }) => isListed(operation, filter, caller));
     found.sort((a, b) => b.operation.startedAt - a.operation.startedAt || (a.id < b.id ? 1 : -1));
     return Promise.all(found.map((one) => this.#view(one.id, one)));
@@ -297,7 +291,7 @@ export class BulkOperations implements Service {
    * ended; if its node is slow or gone, it ends later.
    * @throws QuaysideError as `get`, and `definition-conflict` for a migration
    */
-  async cancel(id: string, caller: OperationCaller): Promise<boolean> {
+  async cancel(id: string, caller: UserRights): Promise<boolean> {
     const { definitions, operation } = await this.#visible(id, caller);
     if (operation.end !== null) return true;
     if (operation.request.action === 'migrate') {
@@ -360,7 +354,7 @@ export class BulkOperations implements Service {
   }
 
   /** Returns an operation that the caller may manage. An unknown one is looked up: another node may have created it. */
-  async #visible(id: string, caller: OperationCaller): Promise<KnownOperation> {
+  async #visible(id: string, caller: UserRights): Promise<KnownOperation> {
     const found = this.#known(id) ?? (await this.#find(id));
     const ns = found?.operation.request.source.ns;
     if (found === null || ns === undefined || !caller.maySee(ns)) throw notFound(id);
@@ -634,7 +628,7 @@ function logged(id: string, { request, by }: StoredOperation): object {
 function isListed(
   { request: { source }, end }: StoredOperation,
   { ns, queue, state }: OperationFilter,
-  caller: OperationCaller,
+  caller: UserRights,
 ): boolean {
   if (!caller.may('manage', source.ns)) return false;
   if (ns !== null && ns !== source.ns) return false;
