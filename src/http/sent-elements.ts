@@ -137,9 +137,13 @@ function elementOfPart({ headers, content }: BodyPart): GivenElement {
         );
     }
   }
-  const head = readHead(headers, true);
+  return elementOf(readHead(headers, true), content);
+}
+
+/** The element that the headers of a request or a part describe. @throws QuaysideError `invalid-header` */
+export function elementOf(head: RequestHead, body: Buffer): GivenElement {
   return {
-    body: content,
+    body,
     contentType: head.contentType,
     contentEncoding: head.contentEncoding,
     headers: checkHeaders(head.elementHeaders, undefined, ELEMENT_HEADER_PREFIX),

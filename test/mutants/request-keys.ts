@@ -116,6 +116,6 @@ export const REQUEST_KEYS: readonly Mutant[] = [
   {
     name: 'request keys are shared between users',
     suite: 'keys of users',
-    edits: edit('http/routes/inserts.ts', 'requestKey(user.name, key)', "requestKey('any', key)"),
+    edits: edit('http/routes/inserts.ts', 'requestKey(user.name, request.key)', "requestKey('any', request.key)"),
   },
 ];

@@ -1,11 +1,9 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { requireExpiry, requireTiming } from '../../broker/capabilities.ts';
 import { momentIn } from '../../broker/engine-time.ts';
-import type { Queue } from '../../broker/queue.ts';
 import type { GroupName, NewElement } from '../../model/element.ts';
 import { bodyTooLarge, QuaysideError } from '../../model/errors.ts';
 import { contentFingerprint, RequestFingerprint, requestKey, userKey } from '../../model/fingerprint.ts';
-import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { quote } from '../../util/quote.ts';
 import { namedObject, Type } from '../../util/schema.ts';
@@ -16,6 +14,7 @@ import { readBody, tooMany } from '../request.ts';
 import { json, type Route, route } from '../route.ts';
 import {
   ElementLine,
+  elementOf,
   elementsReader,
   errorIn,
   type GivenElement,
@@ -96,29 +95,14 @@ export const insertRoutes: readonly Route[] = [
     ],
     problems: insertProblems,
     handle(call, query) {
-      const { head, namespace, queue } = call;
-      const { mature, delay, ttl, tries } = query;
-      requireTiming(namespace, queue.key, { matureAt: mature, delayMs: delay });
-      if (ttl !== null) requireExpiry(namespace);
-      const groups = queue.groups(query.groups);
-      const headers = checkHeaders(head.elementHeaders, undefined, ELEMENT_HEADER_PREFIX);
-      const key = head.idempotencyKey === null ? null : idempotencyKeyOf(head);
-      const dedupKey = key === null ? null : userKey(call.user.name, key);
-      readBody(call, call.front.parts.options.bodyLimit, (body) => {
-        const { contentType, contentEncoding } = head;
-        const content = {
-          body,
-          contentType,
-          contentEncoding,
-          headers,
-          matureAt: mature,
-          delayMs: delay,
-          tries,
-          groups,
-        };
+      const { queue, user, front } = call;
+      const toElement = elementMaker(call, query);
+      const sent = elementOf(call.head, NO_BYTES);
+      readBody(call, front.parts.options.bodyLimit, (body) => {
+        const element = toElement({ ...sent, body });
         let repeatedHeader: readonly string[] | undefined;
-        const onRepeat = dedupKey === null ? null : () => (repeatedHeader = REPEATED_HEADER);
-        queue.insert([newElement(queue, content, ttl, dedupKey)], { user: call.user.name, onRepeat }).then(
+        const onRepeat = element.dedupKey === null ? null : () => (repeatedHeader = REPEATED_HEADER);
+        queue.insert([element], { user: user.name, onRepeat }).then(
           // Engines generate ids that need no escaping.
           ([id]) => call.sendText(200, `{"id":"${id}"}`, repeatedHeader),
           (error: unknown) => call.fail(error),
@@ -163,28 +147,16 @@ export const insertRoutes: readonly Route[] = [
       const { bodyLimit, batchBytes } = call.front.parts.options;
       const read = elementsReader(call.head, bodyLimit);
       const key = idempotencyKeyOf(call.head);
-      call.queue.groups(defaults.groups);
+      const request = key === null ? null : { key, fingerprint: new RequestFingerprint() };
+      const toElement = elementMaker(call, defaults, request?.fingerprint);
       return call.front.limits.readLargeInTurn(call, batchBytes, (body) =>
-        insertMany(call, read(body), { defaults, key }),
+        insertMany(call, read(body), toElement, request),
       );
     },
   }),
 ];
 
-/** The element to insert. @param dedupKey derived from its idempotency key; null: it has none */
-function newElement(
-  queue: Queue,
-  content: Omit<NewElement, 'dedupKey' | 'fingerprint' | 'expiresAt'>,
-  ttlMs: number | null,
-  dedupKey: string | null,
-): NewElement {
-  return {
-    ...content,
-    dedupKey,
-    fingerprint: dedupKey === null ? null : contentFingerprint(content, ttlMs),
-    expiresAt: ttlMs === null ? null : momentIn(ttlMs, queue.namespace, queue.key),
-  };
-}
+const NO_BYTES = Buffer.alloc(0);
 
 /** The values of the query, for elements that do not have their own. */
 interface Defaults {
@@ -201,16 +173,16 @@ interface Defaults {
  */
 const ID_BYTES = 32;
 
-/** @param key the idempotency key of the request */
+/** @param request its idempotency key, and the fingerprint of all elements that were made; null: it has no key */
 async function insertMany(
   call: HttpCall,
   { place, elements }: SentElements,
-  { defaults, key }: { defaults: Defaults; key: string | null },
+  toElement: (sent: GivenElement) => NewElement,
+  request: { readonly key: string; readonly fingerprint: RequestFingerprint } | null,
 ): Promise<void> {
   const { queue, user } = call;
+  const key = request?.key ?? null;
   const { batchCount } = call.front.parts.options;
-  const fingerprint = key === null ? null : new RequestFingerprint();
-  const toElement = elementMaker(queue, user.name, { defaults, fingerprint });
   const batch: NewElement[] = [];
   /** The numbers of their lines or parts. */
   const numbers: number[] = [];
@@ -236,15 +208,14 @@ async function insertMany(
   const repeated: number[] = [];
   let ids: readonly string[] = [];
   try {
-    const request =
-      key === null || fingerprint === null
-        ? null
-        : { key: requestKey(user.name, key), fingerprint: fingerprint.text() };
     if (batch.length > 0)
       ids = await queue.insert(batch, {
         user: user.name,
         onRepeat: (index) => repeated.push(index),
-        request,
+        request: request && {
+          key: requestKey(user.name, request.key),
+          fingerprint: request.fingerprint.text(),
+        },
       });
   } catch (error) {
     throw key === null ? namedByPlace(error, place, numbers) : error;
@@ -276,13 +247,19 @@ function namedByPlace(error: unknown, place: SentElements['place'], numbers: rea
   return errorIn(place, number, error.with({ extra }));
 }
 
-/** Returns a function that makes elements of parsed ones. It throws `not-supported` and `invalid-parameter`. */
+/**
+ * Checks the values of the query, and returns a function that makes new elements of those that a request gives.
+ * @param fingerprint of the request, to which the function adds each element
+ * @throws QuaysideError `not-supported`, `invalid-parameter`, as does the function
+ */
 function elementMaker(
-  queue: Queue,
-  user: string,
-  { defaults, fingerprint }: { defaults: Defaults; fingerprint: RequestFingerprint | null },
+  { queue, user }: HttpCall,
+  defaults: Defaults,
+  fingerprint?: RequestFingerprint,
 ): (sent: GivenElement) => NewElement {
-  const { namespace } = queue;
+  const { namespace, key } = queue;
+  requireTiming(namespace, key, { matureAt: defaults.mature, delayMs: defaults.delay ?? 0 });
+  if (defaults.ttl !== null) requireExpiry(namespace);
   // One shared array for all elements that name no groups.
   const defaultGroups = queue.groups(defaults.groups);
   return (sent) => {
@@ -291,8 +268,8 @@ function elementMaker(
     const matureAt = isTimed ? sent.matureAt : defaults.mature;
     const delayMs = (isTimed ? sent.delayMs : defaults.delay) ?? 0;
     const ttlMs = sent.ttlMs ?? defaults.ttl;
-    requireTiming(namespace, queue.key, { matureAt, delayMs });
-    if (ttlMs !== null) requireExpiry(namespace);
+    if (isTimed) requireTiming(namespace, key, { matureAt, delayMs });
+    if (sent.ttlMs !== null) requireExpiry(namespace);
     const content = {
       body,
       contentType,
@@ -304,7 +281,13 @@ function elementMaker(
       groups: sent.groups === null ? defaultGroups : queue.groups(sent.groups),
     };
     fingerprint?.add(content, ttlMs);
-    return newElement(queue, content, ttlMs, sent.key === null ? null : userKey(user, sent.key));
+    const dedupKey = sent.key === null ? null : userKey(user.name, sent.key);
+    return {
+      ...content,
+      dedupKey,
+      fingerprint: dedupKey === null ? null : contentFingerprint(content, ttlMs),
+      expiresAt: ttlMs === null ? null : momentIn(ttlMs, namespace, key),
+    };
   };
 }
 
