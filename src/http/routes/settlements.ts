@@ -147,7 +147,7 @@ export const settleRoutes: readonly Route[] = [
       problems,
       handle(call, query) {
         requireCapability(call.namespace, 'reserve');
-        settle(call, query, action, () => call.sendText(200, '{}'));
+        return call.queue.settle(receipt(call, query), action).then(() => call.sendText(200, '{}'));
       },
     }),
   ),
@@ -185,15 +185,13 @@ export const settleRoutes: readonly Route[] = [
       },
     ],
     problems,
-    handle(call, { delay, reason, ...query }) {
+    async handle(call, { delay, reason, ...query }) {
       requireCapability(call.namespace, 'reserve');
       if (delay !== null && delay > 0) requireCapability(call.namespace, 'sched');
       if (reason !== null) requireExpiry(call.namespace, 'reasons');
-      settle(call, query, rollbackAction(delay, reason), ({ outcome }) => {
-        if (!prefersRepresentation(call.head)) call.sendText(200, '{}');
-        else
-          call.sendJson({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }, REPRESENTATION_APPLIED);
-      });
+      const { outcome } = await call.queue.settle(receipt(call, query), rollbackAction(delay, reason));
+      if (!prefersRepresentation(call.head)) call.sendText(200, '{}');
+      else call.sendJson({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }, REPRESENTATION_APPLIED);
     },
   }),
   route({
@@ -265,16 +263,6 @@ function receipt(call: HttpCall, { group, token }: ReceiptQuery): Receipt {
 /** @param delayMs null: the retry delay of the queue, if it has one */
 function rollbackAction(delayMs: number | null, reason: string | null): SettleAction {
   return { kind: 'release', delayMs: delayMs ?? 0, isDefaultDelay: delayMs === null, countTry: true, reason };
-}
-
-/** Settles the element that the path names. @param respond sends the response */
-function settle(
-  call: HttpCall,
-  query: ReceiptQuery,
-  action: SettleAction,
-  respond: (result: SettleResult) => void,
-): void {
-  call.queue.settle(receipt(call, query), action).then(respond, (error: unknown) => call.fail(error));
 }
 
 const REPRESENTATION = /(?:^|,)\s*return\s*=\s*"?representation"?\s*(?:[,;]|$)/i;
