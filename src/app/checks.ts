@@ -3,7 +3,7 @@ import { readFileSync, type Stats, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
-import type { Finding } from '../engine/engine.ts';
+import { type Finding, finding } from '../engine/engine.ts';
 import type { Clock } from '../util/clock.ts';
 import { widerMode } from '../util/files.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
@@ -53,12 +53,11 @@ export function modeFindings({ dataDir }: Config): Finding[] {
     const mode = widerMode(path);
     if (mode === null) return [];
     const message = `${path} has mode ${mode}, so others may use it`;
-    return [{ level: 'warning', check, message, hint: `run chmod ${right} on it` }];
+    return [finding(check, 'warning', message, `run chmod ${right} on it`)];
   };
   const files = Object.values(DATA_FILES).flatMap((name) => warning(join(dataDir, name), '600'));
   const found = [...warning(dataDir, '700'), ...files];
-  if (found.length > 0) return found;
-  return [{ level: 'ok', check, message: `only its user may use ${dataDir}`, hint: null }];
+  return found.length > 0 ? found : [finding(check, 'ok', `only its user may use ${dataDir}`)];
 }
 
 /**
@@ -71,17 +70,15 @@ export function openFilesFinding({ http, stomp, amqp }: Config, pid: number | nu
   const limit = pid === null ? openFilesLimit() : openFilesLimitOf(pid);
   const who = pid === null ? 'this process' : `process ${pid}`;
   const check = 'open files';
-  if (limit === null) return { level: 'ok', check, message: `no limit is known for ${who}`, hint: null };
+  if (limit === null) return finding(check, 'ok', `no limit is known for ${who}`);
   const options = listeners.map(([name, { maxSockets }]) => `${name}.maxSockets: ${maxSockets}`).join(', ');
-  if (needed <= limit) {
-    return { level: 'ok', check, message: `${who} may open ${limit} files (${options})`, hint: null };
-  }
-  return {
-    level: 'warning',
+  if (needed <= limit) return finding(check, 'ok', `${who} may open ${limit} files (${options})`);
+  return finding(
     check,
-    message: `${who} may open ${limit} files, fewer than the connections that it may keep (${options})`,
-    hint: 'raise the limit (ulimit -n, LimitNOFILE of systemd, ulimits of a container) or lower maxSockets',
-  };
+    'warning',
+    `${who} may open ${limit} files, fewer than the connections that it may keep (${options})`,
+    'raise the limit (ulimit -n, LimitNOFILE of systemd, ulimits of a container) or lower maxSockets',
+  );
 }
 
 /** The soft limit of another process, known only on Linux; null if unknown or unlimited. */
@@ -113,6 +110,7 @@ interface NamedTls {
 const DAY_MS = 24 * 60 * 60 * 1000;
 /** Warn this long before expiry: tools renew certificates of 90 days 30 days before they expire. */
 const RENEW_DAYS = 14;
+const RENEW = 'renew it, and send SIGHUP to the server';
 
 const PEM_CERTIFICATE = /-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----/gs;
 
@@ -149,16 +147,14 @@ function dateFindings(check: string, file: string, pem: string, now: number): re
     const named = `${subject.replaceAll('\n', ', ')} in ${file}`;
     if (now < validFromDate.getTime()) {
       const message = `${named} is not valid before ${validFromDate.toISOString()}`;
-      return { level: 'error', check, message, hint: 'correct the clock, or use another certificate' };
+      return finding(check, 'error', message, 'correct the clock, or use another certificate');
     }
     if (now >= validToDate.getTime()) {
       const message = `${named} expired at ${validToDate.toISOString()}`;
-      return { level: 'error', check, message, hint: 'renew it, and send SIGHUP to the server' };
+      return finding(check, 'error', message, RENEW);
     }
     const message = `${named} is valid until ${validToDate.toISOString()}`;
-    if (validToDate.getTime() - now < RENEW_DAYS * DAY_MS) {
-      return { level: 'warning', check, message, hint: 'renew it, and send SIGHUP to the server' };
-    }
-    return { level: 'ok', check, message, hint: null };
+    const isDue = validToDate.getTime() - now < RENEW_DAYS * DAY_MS;
+    return isDue ? finding(check, 'warning', message, RENEW) : finding(check, 'ok', message);
   });
 }

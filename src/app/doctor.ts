@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import { ConfigError } from '../config/errors.ts';
 import type { LoadedConfig } from '../config/load.ts';
-import type { Engine, Finding } from '../engine/engine.ts';
+import { type Engine, type Finding, finding } from '../engine/engine.ts';
 import { fileOf } from '../engines/sqlite/settings.ts';
 import { checkAccess } from '../engines/sqlite/worker/open.ts';
 import { makeSandbox } from '../sandbox/sandbox.ts';
@@ -39,10 +39,10 @@ export async function doctorCommand(
 ): Promise<{ readonly text: string; readonly hasErrors: boolean }> {
   const groups = await Promise.all([
     configurationFindings(loaded),
-    exchangeFindings(loaded),
+    findingsOf('exchanges', () => exchangeFindings(loaded)),
     hostFindings(loaded),
     tlsFindings(loaded),
-    engineFindings(loaded),
+    findingsOf('engines', () => engineFindings(loaded)),
     serverFindings(url, loaded),
   ]);
   const findings = groups.flat();
@@ -53,24 +53,20 @@ export async function doctorCommand(
 /** Checks what startup reads before it opens anything. */
 async function configurationFindings({ config, warnings, errorAt }: LoadedConfig): Promise<Finding[]> {
   const check = 'configuration';
-  const errors: Finding[] = [];
-  const tryTo = async <T>(read: () => T | Promise<T>): Promise<T | null> => {
-    try {
-      return await read();
-    } catch (error) {
-      errors.push(...configErrors(check, error));
-      return null;
-    }
-  };
-  const users = await tryTo(() => loadUsers(config, errorAt));
-  for (const name of FRONT_ENDS) {
-    if (config[name].port !== undefined) await tryTo(() => readProxies(config, name, errorAt));
-  }
-  const messages = [...warnings, ...(users?.warnings ?? []), ...sharedUsersWarnings(config)];
-  const warned = messages.map((message): Finding => ({ level: 'warning', check, message, hint: null }));
-  if (errors.length > 0) return [...errors, ...warned];
+  const warned = (messages: readonly string[]): Finding[] =>
+    messages.map((message) => finding(check, 'warning', message));
+  const users = await findingsOf(check, async () => warned((await loadUsers(config, errorAt)).warnings));
+  const proxies = FRONT_ENDS.filter((name) => config[name].port !== undefined).map((name) =>
+    findingsOf(check, async () => {
+      readProxies(config, name, errorAt);
+      return [];
+    }),
+  );
+  const errors = (await Promise.all(proxies)).flat();
+  const found = [...users, ...errors, ...warned([...warnings, ...sharedUsersWarnings(config)])];
+  if (found.some(({ level }) => level === 'error')) return found;
   const message = `it can be used; namespaces: ${Object.keys(config.namespaces).length}`;
-  return [{ level: 'ok', check, message, hint: null }, ...warned];
+  return [finding(check, 'ok', message), ...found];
 }
 
 /** Checks the exchanges that the configuration declares. */
@@ -82,11 +78,7 @@ async function exchangeFindings({ config, errorAt }: LoadedConfig): Promise<Find
   const sandbox = makeSandbox(parts);
   try {
     const count = await tryExchanges(config, engines, sandbox, parts);
-    if (count === 0) return [];
-    const message = `those of the configuration can run: ${count}`;
-    return [{ level: 'ok', check: 'exchanges', message, hint: null }];
-  } catch (error) {
-    return configErrors('exchanges', error);
+    return count === 0 ? [] : [finding('exchanges', 'ok', `those of the configuration can run: ${count}`)];
   } finally {
     await sandbox.stop();
   }
@@ -94,26 +86,21 @@ async function exchangeFindings({ config, errorAt }: LoadedConfig): Promise<Find
 
 async function hostFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
   const check = 'dataDir';
-  const openFiles = openFilesFinding(config, serverProcess(config));
-  try {
-    checkDataDir(config, errorAt);
-  } catch (error) {
-    return [...configErrors(check, error), openFiles];
-  }
   const { dataDir } = config;
-  if (!existsSync(dataDir)) {
-    const message = `${dataDir} does not exist; the server creates it when it starts`;
-    return [{ level: 'ok', check, message, hint: null }, openFiles];
-  }
-  return [...modeFindings(config), await diskFinding(dataDir), openFiles];
+  const ofFolder = await findingsOf(check, async () => {
+    checkDataDir(config, errorAt);
+    if (existsSync(dataDir)) return [...modeFindings(config), await diskFinding(dataDir)];
+    return [finding(check, 'ok', `${dataDir} does not exist; the server creates it when it starts`)];
+  });
+  return [...ofFolder, openFilesFinding(config, serverProcess(config))];
 }
 
 /** Checks the disk for users, logins and backups. Engines check the disks of their own files. */
 async function diskFinding(folder: string): Promise<Finding> {
   const { bavail, bsize } = await statfs(folder);
   const message = `${bytesText(bavail * bsize)} are free for ${folder}`;
-  if (bavail > 0) return { level: 'ok', check: 'disk', message, hint: null };
-  return { level: 'error', check: 'disk', message, hint: 'free some, or name another dataDir' };
+  if (bavail > 0) return finding('disk', 'ok', message);
+  return finding('disk', 'error', message, 'free some, or name another dataDir');
 }
 
 async function tlsFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
@@ -121,30 +108,23 @@ async function tlsFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]
     const { port, tls } = config[name];
     if (port === undefined || tls === undefined) return [];
     const check = `${name}.tls`;
-    const findings: Finding[] = [];
-    const warn = (message: string): unknown =>
-      findings.push({ level: 'warning', check, message, hint: null });
-    try {
+    const warnings: Finding[] = [];
+    const warn = (message: string): unknown => warnings.push(finding(check, 'warning', message));
+    const dates = await findingsOf(check, async () => {
       const material = await readCertificate(config, name, errorAt, warn);
-      if (material !== null) findings.push(...materialFindings(check, tls, material, systemClock.now()));
-    } catch (error) {
-      findings.push(...configErrors(check, error));
-    }
-    return findings;
+      return material === null ? [] : materialFindings(check, tls, material, systemClock.now());
+    });
+    return [...warnings, ...dates];
   });
   return (await Promise.all(groups)).flat();
 }
 
 async function engineFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
-  try {
-    const engines = await loadEngines(config, { clock: systemClock, log: SILENT, errorAt });
-    const examined = engines.all().map(({ engine }) => findingsOfEngine(engine, config.dataDir));
-    const findings = (await Promise.all(examined)).flat();
-    // Engines on the same server have the same findings about it.
-    return [...new Map(findings.map((finding) => [JSON.stringify(finding), finding])).values()];
-  } catch (error) {
-    return configErrors('engines', error);
-  }
+  const engines = await loadEngines(config, { clock: systemClock, log: SILENT, errorAt });
+  const examined = engines.all().map(({ engine }) => findingsOfEngine(engine, config.dataDir));
+  const findings = (await Promise.all(examined)).flat();
+  // Engines on the same server have the same findings about it.
+  return [...new Map(findings.map((one) => [JSON.stringify(one), one])).values()];
 }
 
 async function findingsOfEngine(engine: Engine, dataDir: string): Promise<readonly Finding[]> {
@@ -157,7 +137,7 @@ async function findingsOfEngine(engine: Engine, dataDir: string): Promise<readon
     return (await engine.examine?.()) ?? [];
   } catch (error) {
     const { problem, hint = null } = problemOf(error);
-    return [{ level: 'error', check, message: problem, hint }];
+    return [finding(check, 'error', problem, hint)];
   }
 }
 
@@ -167,64 +147,75 @@ async function engineDiskFinding(check: string, disk: NonNullable<Engine['disk']
     throw error;
   });
   if (usage === null) {
-    const message = 'the folder of its file does not exist; the server creates it when it starts';
-    return { level: 'ok', check, message, hint: null };
+    return finding(
+      check,
+      'ok',
+      'the folder of its file does not exist; the server creates it when it starts',
+    );
   }
   const { fileBytes, freeBytes, minFreeBytes } = usage;
   const message = `its files take ${bytesText(fileBytes)}, and ${bytesText(freeBytes)} are free`;
   const minimum = bytesText(minFreeBytes);
   if (freeBytes < minFreeBytes) {
     const hint = `free some: inserts are rejected while less than ${minimum} are free`;
-    return { level: 'error', check, message, hint };
+    return finding(check, 'error', message, hint);
   }
   if (freeBytes < fileBytes + minFreeBytes) {
     const hint = `free some: a backup needs as much as its files, and leaves ${minimum} free`;
-    return { level: 'warning', check, message, hint };
+    return finding(check, 'warning', message, hint);
   }
-  return { level: 'ok', check, message, hint: null };
+  return finding(check, 'ok', message);
 }
 
 async function serverFindings(url: string | null, { config }: LoadedConfig): Promise<Finding[]> {
-  const check = 'server';
+  const found = (level: Finding['level'], message: string, hint: string | null = null): Finding[] => [
+    finding('server', level, message, hint),
+  ];
   const server = new ConfiguredServer(url, config);
   const signal = AbortSignal.timeout(RESPONSE_MS);
   try {
     const { status, body } = await server.call('GET', '/readyz', { signal });
     const message = `${server.origin} responds ${status} to /readyz`;
-    if (status === 200) {
-      const response = parsedJson(body);
-      if (isRecord(response) && response.status === 'ready') return [{ level: 'ok', check, message, hint: null }];
-      const hint = 'a proxy may have responded; name the address of the server with --url';
-      return [{ level: 'error', check, message: `${message}, but not as a server of Quayside`, hint }];
+    if (status !== 200) {
+      return found(
+        'error',
+        message,
+        'request /readyz with the credentials of a user to see what is not ready',
+      );
     }
-    const hint = 'request /readyz with the credentials of a user to see what is not ready';
-    return [{ level: 'error', check, message, hint }];
+    const response = parsedJson(body);
+    if (isRecord(response) && response.status === 'ready') return found('ok', message);
+    const hint = 'a proxy may have responded; name the address of the server with --url';
+    return found('error', `${message}, but not as a server of Quayside`, hint);
   } catch (error) {
     const defaultHint = 'see its log, or name its address with --url';
     if (signal.aborted) {
-      const message = `${server.origin} does not respond within ${RESPONSE_MS / 1000} s`;
-      return [{ level: 'error', check, message, hint: defaultHint }];
+      return found('error', `${server.origin} does not respond within ${RESPONSE_MS / 1000} s`, defaultHint);
     }
     const { code = '', message } = error as NodeJS.ErrnoException;
     if (NOBODY_LISTENS.has(code)) {
       const hint = 'start it, or name its address with --url';
-      return [{ level: 'warning', check, message: `no server listens at ${server.origin}`, hint }];
+      return found('warning', `no server listens at ${server.origin}`, hint);
     }
     const reason = typeof code === 'string' && code !== '' ? code : message;
     const { problem, hint = defaultHint } = problemOf(new Error(reason));
-    return [{ level: 'error', check, message: `${server.origin} cannot be checked: ${problem}`, hint }];
+    return found('error', `${server.origin} cannot be checked: ${problem}`, hint);
   }
 }
 
-/** One finding per problem of a ConfigError. @throws any other error */
-function configErrors(check: string, error: unknown): Finding[] {
-  if (!(error instanceof ConfigError)) throw error;
-  return error.problems.map(({ source, path, problem, hint }) => ({
-    level: 'error',
-    check,
-    message: `${path === '' ? source : path} ${problem}`,
-    hint,
-  }));
+/** Returns what `find` finds, or one finding per problem of a ConfigError that it throws. */
+async function findingsOf(
+  check: string,
+  find: () => Promise<readonly Finding[]>,
+): Promise<readonly Finding[]> {
+  try {
+    return await find();
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    return error.problems.map(({ source, path, problem, hint }) =>
+      finding(check, 'error', `${path === '' ? source : path} ${problem}`, hint),
+    );
+  }
 }
 
 function bytesText(bytes: number): string {
