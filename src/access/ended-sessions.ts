@@ -10,7 +10,7 @@ import type { Service } from '../util/service.ts';
 
 /** Maximum length of a console session, regardless of use. */
 export const MAX_SESSION_MS = 12 * 3_600_000;
-/** Maximum ended sessions, and ended passwords, stored per user. The oldest others are merged into one moment. */
+/** Maximum ended sessions and passwords stored per user. The oldest others are merged into one moment. */
 const MAX_PER_USER = 100;
 const STORE_RETRY_MS = 1_000;
 /**
@@ -33,16 +33,14 @@ type SessionsToEnd =
   /** `startedAt` is null if unknown. */
   { readonly id: string; readonly startedAt: number | null } | { readonly password: string } | 'all';
 
-/** By session id or by password mark: matching sessions that started before this moment have ended. ms since 1970. */
+/**
+ * The ended sessions of one user, by session id, by password mark, or {@link EVERY_SESSION}: matching sessions that
+ * started before this moment, ms since 1970, have ended. Entries are removed only after the sessions would have expired
+ * anyway.
+ */
 type Ends = Map<string, number>;
 
-/** The ended sessions of one user. Entries are removed only after the sessions would have expired anyway. */
-interface UserEnds {
-  readonly sessions: Ends;
-  readonly passwords: Ends;
-  /** All sessions that started before this moment have ended. ms since 1970; 0: none. */
-  before: number;
-}
+const EVERY_SESSION = '';
 
 interface EndedSessionsOptions {
   /** This node's namespaces with their engines' definition stores, in the order of the configuration. */
@@ -64,7 +62,7 @@ export class EndedSessions implements Service {
   readonly #options: EndedSessionsOptions;
   readonly #caches: DefinitionsCaches;
   readonly #retries: Retries;
-  readonly #users = new Map<string, UserEnds>();
+  readonly #users = new Map<string, Ends>();
   #onEnded: (user: string) => void = () => {};
 
   constructor(options: EndedSessionsOptions) {
@@ -115,15 +113,12 @@ export class EndedSessions implements Service {
 
   has(user: string, { id, startedAt, password }: SessionIdentity): boolean {
     const ends = this.#users.get(user);
-    if (ends === undefined) return false;
-    return ends.sessions.has(id) || startedAt < Math.max(ends.before, ends.passwords.get(password) ?? 0);
+    return ends !== undefined && (ends.has(id) || startedAt < latestEnd(ends, password));
   }
 
   /** Start of a new session, ms since 1970: after every recorded end, which may lie ahead of this node's clock. */
   startOf(user: string, password: string): number {
-    const ends = this.#users.get(user);
-    const before = Math.max(ends?.before ?? 0, ends?.passwords.get(password) ?? 0);
-    return Math.max(before, this.#options.clock.now());
+    return Math.max(latestEnd(this.#users.get(user), password), this.#options.clock.now());
   }
 
   /**
@@ -132,49 +127,39 @@ export class EndedSessions implements Service {
    * @throws QuaysideError as `Definitions.put`; storing is then retried in the background
    */
   async end(user: string, which: SessionsToEnd, isLocal = false): Promise<void> {
-    this.#merge(user, this.#endsOf(which));
+    this.#merge(user, [this.#endOf(which)]);
     if (!isLocal) await this.#store(user);
   }
 
-  #endsOf(which: SessionsToEnd): UserEnds {
-    const ends = noEnds();
-    if (which === 'all') ends.before = this.#now();
-    else if ('password' in which) ends.passwords.set(which.password, this.#now());
-    else ends.sessions.set(which.id, which.startedAt === null ? this.#now() : which.startedAt + 1);
-    return ends;
+  #endOf(which: SessionsToEnd): [key: string, before: number] {
+    // All existing sessions have started before this moment, by the clock of any node.
+    const now = this.#options.clock.now() + CLOCK_SKEW_MS;
+    if (which === 'all') return [EVERY_SESSION, now];
+    if ('password' in which) return [which.password, now];
+    return [which.id, which.startedAt === null ? now : which.startedAt + 1];
   }
 
-  /** An upper bound for the start of all existing sessions, by the clock of any node. */
-  #now(): number {
-    return this.#options.clock.now() + CLOCK_SKEW_MS;
-  }
-
-  #merge(user: string, { sessions, passwords, before }: UserEnds): void {
-    const ends = this.#users.get(user) ?? noEnds();
-    mergeLatest(ends.sessions, sessions);
-    mergeLatest(ends.passwords, passwords);
-    ends.before = Math.max(ends.before, before);
+  #merge(user: string, more: Iterable<readonly [key: string, before: number]>): void {
+    const ends = this.#users.get(user) ?? new Map<string, number>();
+    for (const [key, before] of more) putLater(ends, key, before);
     this.#compact(ends);
-    if (isEmpty(ends)) this.#users.delete(user);
+    if (ends.size === 0) this.#users.delete(user);
     else this.#users.set(user, ends);
     this.#onEnded(user);
   }
 
   /**
    * Removes entries of sessions that would have expired by now. If more than the maximum remain, merges the oldest into
-   * `before`: this also ends other sessions that started before, but never revives an ended one.
+   * that of every session: this also ends other sessions that started before, but never revives an ended one.
    */
-  #compact(ends: UserEnds): void {
+  #compact(ends: Ends): void {
     const since = this.#options.clock.now() - MAX_SESSION_MS;
-    for (const list of [ends.sessions, ends.passwords]) {
-      for (const [name, before] of list) if (before <= since) list.delete(name);
-      const oldest = [...list].sort(([, a], [, b]) => a - b).slice(0, Math.max(0, list.size - MAX_PER_USER));
-      for (const [name, before] of oldest) {
-        list.delete(name);
-        ends.before = Math.max(ends.before, before);
-      }
+    for (const [key, before] of ends) if (before <= since) ends.delete(key);
+    const single = [...ends].filter(([key]) => key !== EVERY_SESSION).sort(([, a], [, b]) => a - b);
+    for (const [key, before] of single.slice(0, Math.max(0, single.length - MAX_PER_USER))) {
+      ends.delete(key);
+      putLater(ends, EVERY_SESSION, before);
     }
-    if (ends.before <= since) ends.before = 0;
   }
 
   /**
@@ -200,7 +185,7 @@ export class EndedSessions implements Service {
       if (stored !== null) this.#merge(user, storedEnds(stored));
       const ends = this.#users.get(user);
       if (ends === undefined) return;
-      const value = endsValue(ends);
+      const value = { ends: [...ends] };
       const version = await definitions.put('ended-sessions', user, value, stored?.version ?? null);
       cache.note(user, { key: user, value, version });
     });
@@ -221,26 +206,18 @@ export class EndedSessions implements Service {
   }
 }
 
-function noEnds(): UserEnds {
-  return { sessions: new Map(), passwords: new Map(), before: 0 };
+/** The moment before which sessions with a password must have started to have ended; 0: none have. */
+function latestEnd(ends: Ends | undefined, password: string): number {
+  return Math.max(ends?.get(EVERY_SESSION) ?? 0, ends?.get(password) ?? 0);
 }
 
-function mergeLatest(ends: Ends, more: Ends): void {
-  for (const [name, before] of more) ends.set(name, Math.max(before, ends.get(name) ?? 0));
-}
-
-function isEmpty({ sessions, passwords, before }: UserEnds): boolean {
-  return sessions.size === 0 && passwords.size === 0 && before === 0;
-}
-
-/** The content of a definition. */
-function endsValue({ sessions, passwords, before }: UserEnds) {
-  return { sessions: [...sessions], passwords: [...passwords], before };
+function putLater(ends: Ends, key: string, before: number): void {
+  ends.set(key, Math.max(before, ends.get(key) ?? 0));
 }
 
 /** Whether this version understands every part of a definition. */
 function isUnderstood(definition: { readonly value: JsonValue }): boolean {
-  return isDeepStrictEqual(definition.value, endsValue(storedEnds(definition)));
+  return isDeepStrictEqual(definition.value, { ends: storedEnds(definition) });
 }
 
 function notUnderstood(user: string): QuaysideError {
@@ -250,18 +227,10 @@ function notUnderstood(user: string): QuaysideError {
   );
 }
 
-/** The inverse of `endsValue`. Skips parts that this version cannot read. */
-function storedEnds({ value }: { readonly value: JsonValue }): UserEnds {
-  const { sessions, passwords, before } = (value ?? {}) as Partial<Record<keyof UserEnds, unknown>>;
-  return {
-    sessions: new Map(pairs(sessions)),
-    passwords: new Map(pairs(passwords)),
-    before: typeof before === 'number' ? before : 0,
-  };
-}
-
-function pairs(value: unknown): (readonly [string, number])[] {
-  return (Array.isArray(value) ? value : []).filter(
+/** The ends in a definition. Skips those that this version cannot read. */
+function storedEnds({ value }: { readonly value: JsonValue }): (readonly [string, number])[] {
+  const { ends } = (value ?? {}) as { readonly ends?: unknown };
+  return (Array.isArray(ends) ? ends : []).filter(
     (pair): pair is readonly [string, number] =>
       Array.isArray(pair) && typeof pair[0] === 'string' && typeof pair[1] === 'number',
   );

@@ -205,8 +205,8 @@ export const ACCESS: readonly Mutant[] = [
     suite: 'ended sessions',
     edits: edit(
       'ended-sessions.ts',
-      '        list.delete(name);\n        ends.before = Math.max(ends.before, before);',
-      '        list.delete(name);',
+      '      ends.delete(key);\n      putLater(ends, EVERY_SESSION, before);',
+      '      ends.delete(key);',
     ),
   },
   {
