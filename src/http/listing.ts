@@ -1,4 +1,3 @@
-import type { Namespace } from '../broker/namespace.ts';
 import { invalidParameter, isOutage } from '../model/errors.ts';
 import { allowing, Type } from '../util/schema.ts';
 import { given, type QueryParameter, wholeNumber } from './parameters.ts';
@@ -120,9 +119,9 @@ export const READ_AT_ONCE = 32;
  * listed.
  * @throws QuaysideError the first one's error, if all engines are unavailable; any other error that `read` throws
  */
-export async function readEach<T>(
-  namespaces: readonly Namespace[],
-  read: (namespace: Namespace) => Promise<T>,
+export async function readEach<N, T>(
+  namespaces: readonly N[],
+  read: (namespace: N) => Promise<T>,
 ): Promise<(T | null)[]> {
   const outcomes = await Promise.allSettled(namespaces.map(read));
   const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));

@@ -134,48 +134,40 @@ interface QueueQuery extends PageQuery {
   readonly reload: boolean;
 }
 
-/** Reads the queues of namespaces: all if the request has neither `limit` nor `after`, else one page of them. */
+/** Reads the queues of namespaces, or one page of them. @throws QuaysideError the first one's error, if none can be read */
 async function queuePage(
   call: HttpCall,
   namespaces: readonly Namespace[],
   query: QueueQuery,
   after: Position | null,
 ): Promise<Page<QueueFolder>> {
-  const { reload, limit } = query;
-  if (limit === null && after === null) {
-    const list = async (namespace: Namespace): Promise<readonly ListedQueue[]> => {
-      if (reload) await namespace.reload();
-      return readRecords(namespace, await namespace.queueNames());
-    };
-    return { items: await listFolders(namespaces, list), headers: [] };
-  }
   const from = after === null ? 0 : namespaces.findIndex(({ name }) => name === after.namespace);
-  const nameFolders = await listFolders(namespaces.slice(from), async (namespace) => {
-    if (reload) await namespace.reload();
+  const remaining = namespaces.slice(from);
+  const known = await readEach(remaining, async (namespace) => {
+    if (query.reload) await namespace.reload();
     const names = await namespace.queueNames();
     return namespace.name === after?.namespace ? itemsAfter(names, after.queue) : names;
   });
-  const items: QueueFolder[] = [];
-  let remaining = limit ?? Number.POSITIVE_INFINITY;
-  let last: Position | null = null;
+  const shown: { readonly namespace: Namespace; readonly names: readonly string[] | null }[] = [];
+  let left = query.limit ?? Number.POSITIVE_INFINITY;
   let isCut = false;
-  for (const { name, items: queues } of nameFolders) {
-    if (remaining === 0) {
-      isCut ||= queues === null || queues.length > 0;
-      continue;
-    }
-    const names = queues?.slice(0, remaining);
-    const namespace = namespaces.find((one) => one.name === name);
-    if (names === undefined || namespace === undefined) {
-      items.push({ name, items: null });
-      continue;
-    }
-    items.push({ name, items: await readRecords(namespace, names) });
-    remaining -= names.length;
-    isCut = names.length < (queues?.length ?? 0);
-    last = names.length > 0 ? { namespace: name, queue: names.at(-1) ?? '' } : last;
+  for (const [i, namespace] of remaining.entries()) {
+    const all = known[i] ?? null;
+    // The queues of a namespace that is unavailable now may be on the next page.
+    isCut ||= left === 0 ? all?.length !== 0 : (all?.length ?? 0) > left;
+    if (left === 0) continue;
+    const names = all?.slice(0, left) ?? null;
+    shown.push({ namespace, names });
+    left -= names?.length ?? 0;
   }
-  return { items, headers: isCut && last !== null ? nextPage(query, cursorOf(call, last)) : [] };
+  const records = await readEach(shown, async ({ namespace, names }) =>
+    names === null ? null : readRecords(namespace, names),
+  );
+  const items = shown.map(({ namespace: { name } }, i) => ({ name, items: records[i] ?? null }));
+  const last = shown.findLast(({ names }) => names !== null && names.length > 0);
+  if (!isCut || last === undefined) return { items, headers: [] };
+  const position = { namespace: last.namespace.name, queue: last.names?.at(-1) ?? '' };
+  return { items, headers: nextPage(query, cursorOf(call, position)) };
 }
 
 /** The `after` of a position. On `/q` it has the form of the listing's ids. */
@@ -211,15 +203,6 @@ function readRecords(namespace: Namespace, names: readonly string[]): Promise<Li
     id: `${queue}@${namespace.name}`,
     record: await namespace.visit(queue).status(null),
   }));
-}
-
-/** Lists several namespaces. @throws QuaysideError the first one's error, if none can be listed */
-async function listFolders<Q>(
-  namespaces: readonly Namespace[],
-  list: (namespace: Namespace) => Promise<readonly Q[]>,
-): Promise<Folder<Q>[]> {
-  const listed = await readEach(namespaces, list);
-  return namespaces.map(({ name }, i) => ({ name, items: listed[i] ?? null }));
 }
 
 /** The forms of a listing of queues, in pieces of JSON. */
