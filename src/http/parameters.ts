@@ -2,7 +2,7 @@ import type { GroupName } from '../model/element.ts';
 import { invalidParameter, malformedRequest } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { parse, wrongMember } from '../model/members.ts';
-import { checkGroup, checkGroups, Group, nameSchema } from '../model/names.ts';
+import { checkGroups, Group, nameSchema } from '../model/names.ts';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 import { inUnit, refined, type Schema, Type } from '../util/schema.ts';
@@ -40,9 +40,28 @@ export function flag(description: string): QueryParameter<boolean> {
   };
 }
 
+/** A parameter whose text is converted, and must then have the form of a schema. */
+function converted<T, F>(
+  description: string,
+  schema: Schema<T>,
+  fallback: F,
+  convert: (text: string) => unknown,
+): QueryParameter<T | F> {
+  return {
+    description,
+    schema: withDefault(schema, fallback),
+    fallback,
+    read: (name, text) => parse(schema, convert(text) as T, name),
+  };
+}
+
+function withDefault(schema: Schema, fallback: unknown): Schema {
+  return fallback === null ? schema : { ...schema, default: fallback };
+}
+
 /** A parameter whose value is the text that its schema allows; null if not given. */
 export function given<T extends string>(description: string, schema: Schema<T>): QueryParameter<T | null> {
-  return { description, schema, fallback: null, read: (name, value) => parse(schema, value as T, name) };
+  return converted(description, schema, null, (text) => text);
 }
 
 /** The number that a text of this form is; any other text as it is, which no schema of a number allows. */
@@ -60,21 +79,16 @@ interface NumberRange {
 /** A whole number, or `fallback` if it is not given. */
 export function wholeNumber<T>(
   description: string,
-  range: NumberRange,
+  { from, to, unit }: NumberRange,
   fallback: T,
 ): QueryParameter<number | T> {
-  const { from, to, unit } = range;
-  const schema = inUnit(unit, Type.Integer({ minimum: from, maximum: to, ...defaultKeyword(fallback) }));
-  return {
-    description,
-    schema,
-    fallback,
-    read: (name, value) => parse(schema, numberIn(value, WHOLE_NUMBER), name),
-  };
+  const schema = inUnit(unit, Type.Integer({ minimum: from, maximum: to }));
+  return converted(description, schema, fallback, (text) => numberIn(text, WHOLE_NUMBER));
 }
 
-/** Seconds whose nearest millisecond is in a range. */
-export function duration(minMs: number, maxMs: number = LIMITS.delayMs): Schema<number> {
+/** Seconds whose nearest millisecond is in the range from `minMs` to the longest delay. */
+export function duration(minMs: number): Schema<number> {
+  const maxMs = LIMITS.delayMs;
   const [minimum, maximum] = [minMs / 1000, maxMs / 1000];
   return refined(Type.Number({ minimum, maximum, description: 'Seconds.' }), {
     allowed: `seconds, a number from ${minimum} to ${maximum}`,
@@ -95,18 +109,17 @@ export const UnixTime = refined(Type.Number({ minimum: 0, description: 'Unix tim
         ),
 });
 
-/** Seconds with or without a fraction, read as milliseconds; `fallback` (ms) if not given. */
+/** Seconds with or without a fraction, read as milliseconds. @param fallback in ms, if not given */
 export function seconds<T>(
   description: string,
-  { fromMs = 0, toMs: maxMs }: { readonly fromMs?: number; readonly toMs: number },
+  schema: Schema<number>,
   fallback: T,
 ): QueryParameter<number | T> {
-  const schema = duration(fromMs, maxMs);
   return {
     description,
-    schema: { ...schema, ...defaultKeyword(fallback) },
+    schema: withDefault(schema, fallback),
     fallback,
-    read: (name, value) => toMs(parse(schema, numberIn(value, DECIMAL), name)),
+    read: (name, text) => toMs(parse(schema, numberIn(text, DECIMAL) as number, name)),
   };
 }
 
@@ -124,58 +137,42 @@ export function limitedString(description: string, maxBytes: number): QueryParam
   return given(description, schema);
 }
 
-/** Unix time in seconds, read as milliseconds; null if not given. */
-export function unixTime(description: string): QueryParameter<number | null> {
-  return {
-    description,
-    schema: UnixTime,
-    fallback: null,
-    read: (name, value) => toMs(parse(UnixTime, numberIn(value, DECIMAL), name)),
-  };
-}
-
 /** The name of a queue or a consumer; null if not given. @param kind what it names, for error messages */
 export function nameOf(kind: string, description: string): QueryParameter<string | null> {
   return given(description, nameSchema(kind));
 }
 
-/** A value that this server generated earlier, such as an id or a token; null if not given. */
+/** A value that this server generated earlier, such as an id or a token. */
+function generated(maxLength: number): Schema<string> {
+  return refined(Type.String({ minLength: 1, maxLength }), {
+    allowed: `1 to ${maxLength} visible ASCII characters, as in the response that named it`,
+    fits: (value) => value.length <= maxLength && VISIBLE.test(value),
+  });
+}
+
+const VISIBLE = /^[\x21-\x7e]+$/;
+const GeneratedId = generated(LIMITS.idLength);
+
+/** A value that this server generated earlier; null if not given. */
 export function opaque(
   description: string,
   maxLength: number = LIMITS.idLength,
 ): QueryParameter<string | null> {
-  return {
-    description,
-    schema: Type.String({ minLength: 1, maxLength }),
-    fallback: null,
-    read: (name, value) => checkOpaque(name, value, maxLength),
-  };
+  return given(description, generated(maxLength));
 }
 
-/** Whether a string can be a value that this server generated. */
-export function isOpaque(value: string, maxLength: number = LIMITS.idLength): boolean {
-  return value.length <= maxLength && VISIBLE.test(value);
+/** Whether a string can be an id or a token. */
+export function isOpaque(value: string): boolean {
+  return value.length <= LIMITS.idLength && VISIBLE.test(value);
 }
 
-/** @throws QuaysideError `invalid-parameter` */
-export function checkOpaque(name: string, value: string, maxLength: number = LIMITS.idLength): string {
-  if (isOpaque(value, maxLength)) return value;
-  throw wrongMember(
-    name,
-    value,
-    `1 to ${maxLength} visible ASCII characters, as in the response that named it`,
-  );
+/** @throws QuaysideError `invalid-parameter` for a string that cannot be an id */
+export function checkOpaque(name: string, value: string): string {
+  return parse(GeneratedId, value, name);
 }
-
-const VISIBLE = /^[\x21-\x7e]+$/;
 
 export function group(description: string): QueryParameter<GroupName | null> {
-  return {
-    description,
-    schema: Group,
-    fallback: null,
-    read: (name, value) => checkGroup(name, value.trim()),
-  };
+  return converted(description, Group, null, (text) => text.trim());
 }
 
 /** Group names, separated by commas, trimmed, without duplicates. */
@@ -191,10 +188,6 @@ export function groups(description: string): QueryParameter<readonly GroupName[]
 /** One of a few words; null if not given. */
 export function oneOf<T extends string>(description: string, words: readonly T[]): QueryParameter<T | null> {
   return given(description, Type.Enum(words));
-}
-
-function defaultKeyword(fallback: unknown): { default?: unknown } {
-  return fallback === null ? {} : { default: fallback };
 }
 
 /** The parameters of a route, by name. */

@@ -2,21 +2,22 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import {
+  duration,
   flag,
   groups,
   nameOf,
   opaque,
   QueryReader,
   seconds,
-  unixTime,
+  UnixTime,
   wholeNumber,
 } from '../../src/http/parameters.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 
 const reader = new QueryReader({
   to: wholeNumber<number | null>('', { from: 0, to: 1_000_000, unit: 'milliseconds' }, null),
-  delay: seconds('', { toMs: 1_000_000_000 }, 0),
-  mature: unixTime(''),
+  delay: seconds('', duration(0), 0),
+  mature: seconds('', UnixTime, null),
   reserve: flag(''),
   tid: nameOf('tid', ''),
   token: opaque(''),

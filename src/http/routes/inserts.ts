@@ -9,7 +9,7 @@ import { quote } from '../../util/quote.ts';
 import { namedObject, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { idempotencyKeyOf } from '../head.ts';
-import { groups, seconds, unixTime, wholeNumber } from '../parameters.ts';
+import { duration, groups, seconds, UnixTime, wholeNumber } from '../parameters.ts';
 import { readBody, tooMany } from '../request.ts';
 import { json, type Route, route } from '../route.ts';
 import {
@@ -26,8 +26,8 @@ import { MULTIPART, NDJSON } from '../written-elements.ts';
 const Inserted = namedObject('Inserted', { id: Type.String() });
 
 /** The ranges of parameters. */
-const DELAY = { toMs: LIMITS.delayMs };
-const TIME_TO_LIVE = { fromMs: 1, toMs: LIMITS.delayMs };
+const DELAY = duration(0);
+const TIME_TO_LIVE = duration(1);
 const TRIES = { from: 0, to: LIMITS.tries, unit: 'a count' };
 
 const REPEATED_HEADER = ['x-ks-repeated', 'true'] as const;
@@ -68,7 +68,11 @@ export const insertRoutes: readonly Route[] = [
     createsQueue: true,
     body: 'element',
     query: {
-      mature: unixTime('Not delivered before this moment: Unix time in seconds. Overrides `delay`.'),
+      mature: seconds(
+        'Not delivered before this moment: Unix time in seconds. Overrides `delay`.',
+        UnixTime,
+        null,
+      ),
       delay: seconds('Not delivered before this many seconds have passed.', DELAY, 0),
       ttl: seconds(
         'Seconds until the element expires: it is then no longer delivered, and goes to the dead-letter queue, if there is one.',
@@ -120,7 +124,11 @@ export const insertRoutes: readonly Route[] = [
     body: 'elements',
     request: ElementLine,
     query: {
-      mature: unixTime('As on a single insert, for elements that give neither `mature` nor `delay`.'),
+      mature: seconds(
+        'As on a single insert, for elements that give neither `mature` nor `delay`.',
+        UnixTime,
+        null,
+      ),
       delay: seconds('As on a single insert, for elements that give neither.', DELAY, null),
       ttl: seconds('As on a single insert; applies to elements that give none.', TIME_TO_LIVE, null),
       tries: wholeNumber('As on a single insert; applies to elements that give none.', TRIES, null),
