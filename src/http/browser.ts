@@ -94,7 +94,7 @@ const WILDCARD = '*';
 /** The names of the response headers that a page may read in addition to element headers, separated by commas. */
 export function exposedHeaders(routes: readonly Route[]): string {
   const names = routes.flatMap(({ responses }) =>
-    responses.flatMap(({ headers = [] }) => headers.map(({ name }) => name)),
+    responses.flatMap(({ headers = {} }) => Object.keys(headers)),
   );
   const fixed = names.filter((name) => !name.endsWith(WILDCARD));
   return [...new Set([...fixed, ...EXPOSED_ERROR_HEADERS])].join(', ');

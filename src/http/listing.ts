@@ -37,9 +37,8 @@ export function paging(after: string): {
 }
 
 export const NEXT_LINK = {
-  name: 'link',
-  description: 'The next page of a listing with `limit`, `<?…>; rel="next"`; omitted on the last one.',
-} as const;
+  link: 'The next page of a listing with `limit`, `<?…>; rel="next"`; omitted on the last one.',
+};
 
 /** The header that names the next page, relative to the request's own URL. */
 export function nextPage({ limit, array, tree }: PageQuery, after: string): readonly string[] {

@@ -27,11 +27,8 @@ export type BodyUse = 'discard' | 'element' | 'elements' | 'json';
 /** Which requests of a console session must send its CSRF token: `writes` are all but GET and HEAD. */
 type CsrfRule = 'writes' | 'all' | 'none';
 
-/** A header that a route reads or writes, for the documentation. */
-interface HeaderNote {
-  readonly name: string;
-  readonly description: string;
-}
+/** The headers that a route reads or writes, by name, for the documentation. */
+type HeaderNotes = Readonly<Record<string, string>>;
 
 /** A successful response of a route, for the documentation. */
 export interface ResponseNote {
@@ -40,7 +37,7 @@ export interface ResponseNote {
   /** Null: no body. */
   readonly contentType: string | null;
   readonly schema?: Schema;
-  readonly headers?: readonly HeaderNote[];
+  readonly headers?: HeaderNotes;
 }
 
 /**
@@ -86,7 +83,7 @@ export interface Route {
   readonly query: QueryReader<object>;
   /** The shape of a JSON body, or of one line of it, for the documentation; null if there is none. */
   readonly request: Schema | null;
-  readonly headers: readonly HeaderNote[];
+  readonly headers: HeaderNotes;
   readonly responses: readonly ResponseNote[];
   /** Error codes in addition to those that every route may return; see `problemsOf` in `routes/table.ts`. */
   readonly problems: readonly ErrorCode[];
@@ -105,7 +102,7 @@ const DEFAULTS = {
   csrf: 'writes',
   isPage: false,
   request: null,
-  headers: [],
+  headers: {},
   problems: [],
 } as const satisfies Partial<Route>;
 
@@ -150,7 +147,12 @@ export interface RouteMatch {
 export function json(
   description: string,
   schema: Schema,
-  { status = 200, headers }: { readonly status?: number; readonly headers?: readonly HeaderNote[] } = {},
+  { status = 200, headers }: { readonly status?: number; readonly headers?: HeaderNotes } = {},
 ): ResponseNote {
   return { status, description, contentType: 'application/json', schema, ...(headers && { headers }) };
+}
+
+/** A response without a body. */
+export function empty(status: number, description: string, headers?: HeaderNotes): ResponseNote {
+  return { status, description, contentType: null, ...(headers && { headers }) };
 }

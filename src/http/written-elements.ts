@@ -37,11 +37,11 @@ export function pushElementHeaders(headers: string[], delivery: Delivery): void 
 /**
  * Documents the headers of {@link pushElementHeaders} that do not depend on a reservation; routes document the others.
  */
-export const ELEMENT_HEADER_NOTES = [
-  { name: 'x-ks-hdr-*', description: 'Its element headers.' },
-  { name: 'x-ks-origin-id', description: 'Of a dead letter: the first id of the element.' },
-  { name: 'content-encoding', description: 'As it was inserted; omitted if it had none.' },
-] as const;
+export const ELEMENT_HEADER_NOTES = {
+  'x-ks-hdr-*': 'Its element headers.',
+  'x-ks-origin-id': 'Of a dead letter: the first id of the element.',
+  'content-encoding': 'As it was inserted; omitted if it had none.',
+} as const;
 
 /** The media type of lines of JSON. */
 export const NDJSON = 'application/x-ndjson';

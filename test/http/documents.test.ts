@@ -58,7 +58,7 @@ describe('docs/protocols/http.md and the code', () => {
       ]);
       const built = [
         ...parametersOf(route).map(([name]) => [`\`${name}\``, 'query']),
-        ...route.headers.map(({ name }) => [`\`${name}\``, 'header']),
+        ...Object.keys(route.headers).map((name) => [`\`${name}\``, 'header']),
       ];
       assert.deepEqual(documented, built);
       const defaults = new Map(
@@ -79,7 +79,7 @@ describe('docs/protocols/http.md and the code', () => {
     });
 
     it(`list the same headers in the responses of ${route.id}`, () => {
-      const names = route.responses.flatMap(({ headers = [] }) => headers).map(({ name }) => name);
+      const names = route.responses.flatMap(({ headers = {} }) => Object.keys(headers));
       const section = operationSection(route).toLowerCase();
       for (const name of names) assert.ok(section.includes(`\`${name}\``), name);
       const documented = pageTable(operationSection(route), 'header').map(([name]) => name);

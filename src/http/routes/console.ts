@@ -17,7 +17,7 @@ import { routeNotFound, unauthorized } from '../errors.ts';
 import { rareHeader } from '../head.ts';
 import { nameOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { json, type Route, route } from '../route.ts';
+import { empty, json, type Route, route } from '../route.ts';
 import { isoTime } from '../written-elements.ts';
 import { checkNoToken } from './tokens.ts';
 
@@ -77,9 +77,9 @@ const pageResponses = [
     status: 200,
     description: 'The file.',
     contentType: HTML,
-    headers: [{ name: 'etag', description: 'Changes with the content.' }],
+    headers: { etag: 'Changes with the content.' },
   },
-  { status: 304, description: 'The browser has it already.', contentType: null },
+  empty(304, 'The browser has it already.'),
   { status: 503, description: 'The console is not built.', contentType: TEXT },
 ] as const;
 
@@ -104,7 +104,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       id: 'home',
       path: '/',
       summary: 'Redirect browsers to the console',
-      responses: [{ status: 302, description: 'To `console/`.', contentType: null }],
+      responses: [empty(302, 'To `console/`.')],
       problems: ['unauthorized', 'route-not-found'],
       handle: sendHome,
     }),
@@ -113,7 +113,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       id: 'consoleFolder',
       path: '/console',
       summary: 'Redirect browsers to the console',
-      responses: [{ status: 302, description: 'To `console/`.', contentType: null }],
+      responses: [empty(302, 'To `console/`.')],
       handle: redirectToConsole,
     }),
     route({
@@ -153,12 +153,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       request: ConsoleCredentials,
       responses: [
         json('The session, with its cookie.', ConsoleSessionRecord, {
-          headers: [
-            {
-              name: 'set-cookie',
-              description: 'The cookie `quayside_session`; over TLS `__Host-quayside_session`.',
-            },
-          ],
+          headers: { 'set-cookie': 'The cookie `quayside_session`; over TLS `__Host-quayside_session`.' },
         }),
       ],
       problems: ['unauthorized', 'too-many-attempts', 'overloaded'],
@@ -182,14 +177,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       path: SESSION_PATH,
       summary: 'End the console session',
       access: 'open',
-      responses: [
-        {
-          status: 204,
-          description: 'It has ended, or there was none.',
-          contentType: null,
-          headers: [{ name: 'set-cookie', description: 'Removes the cookie.' }],
-        },
-      ],
+      responses: [empty(204, 'It has ended, or there was none.', { 'set-cookie': 'Removes the cookie.' })],
       problems: ['storage-unavailable', 'outcome-unknown'],
       handle: signOut,
     }),
@@ -226,9 +214,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       access: 'user',
       isAudited: true,
       query: { user: userParameter },
-      responses: [
-        { status: 204, description: 'It has ended, or the user has none of this id.', contentType: null },
-      ],
+      responses: [empty(204, 'It has ended, or the user has none of this id.')],
       problems: ENDING_PROBLEMS,
       async handle(call, query) {
         checkNoToken(call);
@@ -252,11 +238,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       isAudited: true,
       query: { user: userParameter },
       responses: [
-        {
-          status: 204,
-          description: 'They have ended, including the session of this request if it is one of the user.',
-          contentType: null,
-        },
+        empty(204, 'They have ended, including the session of this request if it is one of the user.'),
       ],
       problems: ENDING_PROBLEMS,
       async handle(call, query) {

@@ -39,7 +39,7 @@ export const definitionRoutes: readonly Route[] = [
     access: 'administrator',
     responses: [
       json('Without what the configuration file declares.', Definitions, {
-        headers: [{ name: 'etag', description: 'The version of the document, for `If-Match`.' }],
+        headers: { etag: 'The version of the document, for `If-Match`.' },
       }),
     ],
     problems: ['storage-unavailable'],
@@ -65,12 +65,7 @@ export const definitionRoutes: readonly Route[] = [
         'Deletes exchanges, pauses and options that the document does not contain; otherwise they stay.',
       ),
     },
-    headers: [
-      {
-        name: 'if-match',
-        description: 'The change is applied only if the current document has one of these versions.',
-      },
-    ],
+    headers: { 'if-match': 'The change is applied only if the current document has one of these versions.' },
     responses: [
       {
         status: 200,

@@ -40,19 +40,16 @@ export const eventRoutes: readonly Route[] = [
       queue: nameOf('queue', 'Only events about this queue; requires `ns`.'),
       kinds,
     },
-    headers: [
-      {
-        name: 'last-event-id',
-        description:
-          'The id of the last event that the client received: later ones are sent if this node still has them.',
-      },
-    ],
+    headers: {
+      'last-event-id':
+        'The id of the last event that the client received: later ones are sent if this node still has them.',
+    },
     responses: [
       {
         status: 200,
         description: 'A full picture, then each change, until the client disconnects.',
         contentType: 'text/event-stream',
-        headers: [{ name: 'x-accel-buffering', description: '`no`, for nginx.' }],
+        headers: { 'x-accel-buffering': '`no`, for nginx.' },
       },
     ],
     problems: ['namespace-not-found', 'invalid-name', 'forbidden', 'too-many-subscribers', 'shutting-down'],

@@ -21,7 +21,7 @@ import { entityTag, readVersions } from '../head.ts';
 import { itemsAfter, jsonPieces, listingForm, NEXT_LINK, pageOf, paging, treePieces } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { json, type Route, route } from '../route.ts';
+import { empty, json, type Route, route } from '../route.ts';
 
 const ExchangesById = named('ExchangesById', Type.Record(ExchangeRecord));
 
@@ -46,8 +46,7 @@ const LOOPS_HEADER = 'x-ks-loops';
 const MAX_LOOPS_BYTES = 4096;
 /** The response header of a change to an exchange that the configuration file declares. */
 const CONFIGURED_NOTE = {
-  name: 'x-ks-note',
-  description:
+  'x-ks-note':
     'If the configuration file declares this exchange: a note that a restart restores that declaration.',
 };
 /** The member of a dry run's body with the declaration to try. */
@@ -70,7 +69,7 @@ export const exchangeRoutes: readonly Route[] = [
     access: 'user',
     query: forms,
     responses: [
-      json('Exchange records by id.', ExchangesById, { headers: [NEXT_LINK] }),
+      json('Exchange records by id.', ExchangesById, { headers: NEXT_LINK }),
       json('With `array`.', ExchangeArray),
       json('With `tree`.', ExchangeTree),
     ],
@@ -117,27 +116,14 @@ export const exchangeRoutes: readonly Route[] = [
     isAudited: true,
     body: 'json',
     request: ExchangeDeclaration,
-    headers: [
-      {
-        name: 'if-match',
-        description: 'The declaration is changed only if the current one has one of these versions.',
-      },
-    ],
+    headers: { 'if-match': 'The declaration is changed only if the current one has one of these versions.' },
     responses: [
-      {
-        status: 201,
-        description: 'Created and started, or changed.',
-        contentType: null,
-        headers: [
-          { name: 'etag', description: 'With `If-Match`: the `version` of the record, in quotes.' },
-          CONFIGURED_NOTE,
-          {
-            name: LOOPS_HEADER,
-            description:
-              'Loops that the declared graph makes, at most ten and 4096 bytes, as exchange ids joined by `>`.',
-          },
-        ],
-      },
+      empty(201, 'Created and started, or changed.', {
+        etag: 'With `If-Match`: the `version` of the record, in quotes.',
+        ...CONFIGURED_NOTE,
+        [LOOPS_HEADER]:
+          'Loops that the declared graph makes, at most ten and 4096 bytes, as exchange ids joined by `>`.',
+      }),
     ],
     problems: [
       'invalid-name',
@@ -179,7 +165,7 @@ export const exchangeRoutes: readonly Route[] = [
       summary: verb === 'stop' ? 'Stop an exchange, on all nodes' : 'Start an exchange, on all nodes',
       access: 'user',
       isAudited: true,
-      responses: [{ status: 201, description: 'Done; idempotent.', contentType: null }],
+      responses: [empty(201, 'Done; idempotent.')],
       problems: [...idProblems, 'forbidden'],
       async handle(call) {
         const { exchanges } = call.front.parts;
@@ -198,7 +184,7 @@ export const exchangeRoutes: readonly Route[] = [
     summary: 'Stop and delete an exchange; its queues stay',
     access: 'user',
     isAudited: true,
-    responses: [{ status: 201, description: 'Deleted.', contentType: null, headers: [CONFIGURED_NOTE] }],
+    responses: [empty(201, 'Deleted.', CONFIGURED_NOTE)],
     problems: [...idProblems, 'forbidden'],
     async handle(call) {
       const key = await keyFromPath(call);
@@ -279,10 +265,7 @@ function checkControl(user: User, key: string, declaration: Declaration): void {
 /** The note for a change of an exchange that the configuration file declares: a restart restores it. */
 function configuredNote(call: HttpCall, key: string): string[] {
   if (!call.front.parts.exchanges.isConfigured(key)) return [];
-  return [
-    CONFIGURED_NOTE.name,
-    'the configuration file declares this exchange; a restart restores that declaration',
-  ];
+  return ['x-ks-note', 'the configuration file declares this exchange; a restart restores that declaration'];
 }
 
 function loopsHeader(loops: LoopIds): string[] {

@@ -31,7 +31,7 @@ const TIME_TO_LIVE = duration(1);
 const TRIES = { from: 0, to: LIMITS.tries, unit: 'a count' };
 
 const REPEATED_HEADER = ['x-ks-repeated', 'true'] as const;
-const repeatedNote = (description: string) => [{ name: 'x-ks-repeated', description }];
+const repeatedNote = (description: string) => ({ 'x-ks-repeated': description });
 
 /** The error codes of inserts of one or many elements. */
 const insertProblems = [
@@ -82,16 +82,13 @@ export const insertRoutes: readonly Route[] = [
       tries: wholeNumber('The initial count of failed tries.', TRIES, 0),
       groups: groups("On a stream: the groups that may consume it; defaults to the namespace's."),
     },
-    headers: [
-      { name: 'content-type', description: 'Stored, and returned character for character.' },
-      { name: 'content-encoding', description: 'Stored and returned; the body is never decoded.' },
-      { name: 'x-ks-hdr-*', description: 'Element headers: stored, and returned under the same names.' },
-      {
-        name: 'idempotency-key',
-        description:
-          'If the same user repeats the key with the same content, nothing is stored and the first id is returned; with other content, the insert is rejected.',
-      },
-    ],
+    headers: {
+      'content-type': 'Stored, and returned character for character.',
+      'content-encoding': 'Stored and returned; the body is never decoded.',
+      'x-ks-hdr-*': 'Element headers: stored, and returned under the same names.',
+      'idempotency-key':
+        'If the same user repeats the key with the same content, nothing is stored and the first id is returned; with other content, the insert is rejected.',
+    },
     responses: [
       json('Stored.', Inserted, {
         headers: repeatedNote('`true` if the key was used before: nothing was stored.'),
@@ -134,17 +131,11 @@ export const insertRoutes: readonly Route[] = [
       tries: wholeNumber('As on a single insert; applies to elements that give none.', TRIES, null),
       groups: groups('As on a single insert; applies to elements that give none.'),
     },
-    headers: [
-      {
-        name: 'content-type',
-        description: `\`${NDJSON}\`, or \`${MULTIPART}\` with its boundary.`,
-      },
-      {
-        name: 'idempotency-key',
-        description:
-          'A key for the whole request instead of keys for its elements. If the same user repeats the key with the same content, nothing is stored and the first ids are returned; with other content, the request is rejected.',
-      },
-    ],
+    headers: {
+      'content-type': `\`${NDJSON}\`, or \`${MULTIPART}\` with its boundary.`,
+      'idempotency-key':
+        'A key for the whole request instead of keys for its elements. If the same user repeats the key with the same content, nothing is stored and the first ids are returned; with other content, the request is rejected.',
+    },
     responses: [
       json('All are stored.', InsertedMany, {
         headers: repeatedNote('`true` if the key of the request was used before: nothing was stored.'),

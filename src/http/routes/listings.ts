@@ -81,7 +81,7 @@ export const listingRoutes: readonly Route[] = [
       'List the namespaces that the user may see; their queues, in forms that include them, need `read`',
     access: 'user',
     query: forms,
-    responses: [json('The names.', NamespaceNames, { headers: [NEXT_LINK] }), ...formSchemas],
+    responses: [json('The names.', NamespaceNames, { headers: NEXT_LINK }), ...formSchemas],
     problems: ['storage-unavailable', 'outcome-unknown'],
     handle: (call, query) =>
       call.front.limits.listInTurn(call, async () => {
@@ -110,7 +110,7 @@ export const listingRoutes: readonly Route[] = [
     access: 'read',
     query: forms,
     responses: [
-      json('Queue information records by queue name.', QueuesByName, { headers: [NEXT_LINK] }),
+      json('Queue information records by queue name.', QueuesByName, { headers: NEXT_LINK }),
       ...formSchemas,
     ],
     handle: (call, query) =>

@@ -13,7 +13,7 @@ import { type OperationRequest, parseRequest, rightsFor } from '../../operations
 import { Count, Type } from '../../util/schema.ts';
 import { checkOpaque, flag, nameOf, oneOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { json, type Route, route } from '../route.ts';
+import { empty, json, type Route, route } from '../route.ts';
 
 /** Maximum body size: a request may name a thousand ids. */
 const MAX_JSON_BYTES = 131_072;
@@ -40,7 +40,7 @@ export const operationRoutes: readonly Route[] = [
     responses: [
       json('It has started.', OperationRecord, {
         status: 202,
-        headers: [{ name: 'location', description: 'Path of its progress.' }],
+        headers: { location: 'Path of its progress.' },
       }),
     ],
     problems: [
@@ -104,8 +104,8 @@ export const operationRoutes: readonly Route[] = [
     access: 'user',
     isAudited: true,
     responses: [
-      { status: 204, description: 'It has ended; idempotent.', contentType: null },
-      { status: 202, description: 'It will end later: its node is slow, or has failed.', contentType: null },
+      empty(204, 'It has ended; idempotent.'),
+      empty(202, 'It will end later: its node is slow, or has failed.'),
     ],
     problems: [...idProblems, 'invalid-parameter', 'definition-conflict'],
     async handle(call) {
@@ -148,7 +148,7 @@ export const operationRoutes: readonly Route[] = [
     access: 'manage',
     isAudited: true,
     query: { force: flag('Removes its elements, reserved ones too, and ends the calls that wait for it.') },
-    responses: [{ status: 204, description: 'It does not exist any more, or never did.', contentType: null }],
+    responses: [empty(204, 'It does not exist any more, or never did.')],
     problems: ['queue-in-use'],
     async handle(call, { force }) {
       const { exchanges } = call.front.parts;

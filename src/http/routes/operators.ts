@@ -78,7 +78,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
         json('It is ready.', Readiness),
         json('It is stopping, or an engine is unavailable.', Readiness, {
           status: 503,
-          headers: [{ name: 'retry-after', description: 'Seconds.' }],
+          headers: { 'retry-after': 'Seconds.' },
         }),
       ],
       query: { verbose },

@@ -14,7 +14,7 @@ import type { HttpCall } from '../call.ts';
 import { entityTag, readVersions } from '../head.ts';
 import { group } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { json, type Route, route } from '../route.ts';
+import { empty, json, type Route, route } from '../route.ts';
 
 const Paused = Type.Boolean();
 
@@ -24,12 +24,11 @@ const MAX_BYTES = 16 * 1024;
 const OPTIONS_PATH = '/q/:namespace/:queue/options';
 
 const optionsResponse = json('The stored and the effective options, and the source of each.', OptionsRecord, {
-  headers: [{ name: 'etag', description: 'The `version` of the record, in quotes.' }],
+  headers: { etag: 'The `version` of the record, in quotes.' },
 });
 
 const IF_MATCH = {
-  name: 'if-match',
-  description: 'The options are changed only if the stored ones have one of these versions.',
+  'if-match': 'The options are changed only if the stored ones have one of these versions.',
 };
 
 function sendOptions(call: HttpCall): void {
@@ -103,7 +102,7 @@ export const queueRoutes: readonly Route[] = [
       access: 'manage',
       createsQueue: true,
       isAudited: true,
-      responses: [{ status: 201, description: `${state}; idempotent.`, contentType: null }],
+      responses: [empty(201, `${state}; idempotent.`)],
       async handle(call) {
         await call.queue[id]();
         call.sendEmpty(201);
@@ -128,7 +127,7 @@ export const queueRoutes: readonly Route[] = [
     isAudited: true,
     body: 'json',
     request: ShownOptions,
-    headers: [IF_MATCH],
+    headers: IF_MATCH,
     responses: [optionsResponse],
     problems: ['invalid-name', 'not-supported', 'precondition-failed'],
     handle: (call) =>
@@ -144,8 +143,8 @@ export const queueRoutes: readonly Route[] = [
     summary: 'Delete the stored options of the queue; those of the configuration apply again',
     access: 'manage',
     isAudited: true,
-    headers: [IF_MATCH],
-    responses: [{ status: 204, description: 'Deleted; idempotent.', contentType: null }],
+    headers: IF_MATCH,
+    responses: [empty(204, 'Deleted; idempotent.')],
     problems: ['precondition-failed'],
     async handle(call) {
       await call.queue.storeOptions(null, expectedVersions(call));
@@ -170,11 +169,7 @@ export const queueRoutes: readonly Route[] = [
       'Cancel the blocked calls with this tid: all of them if the user has the right `manage`, else only those of the user',
     access: 'member',
     responses: [
-      {
-        status: 200,
-        description: 'No call is blocked under this tid any more; the cancelled ones are answered with 410.',
-        contentType: null,
-      },
+      empty(200, 'No call is blocked under this tid any more; the cancelled ones are answered with 410.'),
     ],
     problems: ['invalid-name'],
     async handle(call) {

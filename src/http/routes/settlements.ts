@@ -20,7 +20,7 @@ import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
 import { checkOpaque, group, isOpaque, limitedString, opaque, wholeNumber } from '../parameters.ts';
 import { hasAtMost, parseJson, tooMany } from '../request.ts';
-import { json, type Route, route } from '../route.ts';
+import { empty, json, type Route, route } from '../route.ts';
 
 const EmptyObject = namedObject('Empty', {});
 
@@ -122,7 +122,7 @@ export const settleRoutes: readonly Route[] = [
     summary: 'Remove a waiting element',
     access: 'manage',
     isAudited: true,
-    responses: [{ status: 204, description: 'Removed.', contentType: null }],
+    responses: [empty(204, 'Removed.')],
     problems: ['element-not-found', 'element-reserved', 'not-supported', 'invalid-parameter'],
     async handle(call) {
       requireCapability(call.namespace, 'remove');
@@ -169,19 +169,12 @@ export const settleRoutes: readonly Route[] = [
       ),
       ...receiptQuery,
     },
-    headers: [
-      {
-        name: 'prefer',
-        description: '`return=representation`: the response contains the outcome for the element.',
-      },
-    ],
+    headers: { prefer: '`return=representation`: the response contains the outcome for the element.' },
     responses: [
       {
         ...doneResponse,
         schema: RolledBack,
-        headers: [
-          { name: 'preference-applied', description: '`return=representation`, if it was requested.' },
-        ],
+        headers: { 'preference-applied': '`return=representation`, if it was requested.' },
       },
     ],
     problems,
@@ -191,7 +184,8 @@ export const settleRoutes: readonly Route[] = [
       if (reason !== null) requireExpiry(call.namespace, 'reasons');
       const { outcome } = await call.queue.settle(receipt(call, query), rollbackAction(delay, reason));
       if (!prefersRepresentation(call.head)) call.sendText(200, '{}');
-      else call.sendJson({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }, REPRESENTATION_APPLIED);
+      else
+        call.sendJson({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }, REPRESENTATION_APPLIED);
     },
   }),
   route({
@@ -210,7 +204,7 @@ export const settleRoutes: readonly Route[] = [
     },
     responses: [
       json('The new end of the lease.', Extended, {
-        headers: [{ name: 'x-ks-lease-until', description: 'The same moment.' }],
+        headers: { 'x-ks-lease-until': 'The same moment.' },
       }),
     ],
     problems,

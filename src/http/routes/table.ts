@@ -182,12 +182,14 @@ function queryParameters(route: Route): object[] {
 }
 
 function headerParameters({ headers }: Route): object[] {
-  return (
-    headers
-      // OpenAPI gives the content type with the body.
-      .filter(({ name }) => name !== 'content-type')
-      .map(({ name, description }) => ({ name, in: 'header', description, schema: { type: 'string' } }))
-  );
+  // OpenAPI gives the content type with the body.
+  const { 'content-type': _, ...others } = headers;
+  return Object.entries(others).map(([name, description]) => ({
+    name,
+    in: 'header',
+    description,
+    schema: { type: 'string' },
+  }));
 }
 
 /** One entry per status; alternative forms of a response become alternatives of its schema. */
@@ -199,7 +201,7 @@ function responses(route: Route): Record<string, object> {
 }
 
 function describeResponse(notes: readonly ResponseNote[]): object {
-  const headers = notes.flatMap((note) => note.headers ?? []);
+  const headers = notes.flatMap((note) => Object.entries(note.headers ?? {}));
   const contentType = notes.find((note) => note.contentType !== null)?.contentType;
   const schemas = notes.flatMap(({ schema }) => (schema === undefined ? [] : [schema]));
   const schema = schemas.length > 1 ? { anyOf: schemas } : schemas[0];
@@ -207,7 +209,7 @@ function describeResponse(notes: readonly ResponseNote[]): object {
     description: notes.map(({ description }) => description).join(' '),
     ...(headers.length > 0 && {
       headers: Object.fromEntries(
-        headers.map(({ name, description }) => [name, { description, schema: { type: 'string' } }]),
+        headers.map(([name, description]) => [name, { description, schema: { type: 'string' } }]),
       ),
     }),
     ...(contentType !== undefined &&

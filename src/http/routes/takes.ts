@@ -147,13 +147,10 @@ const TakenFromSeveral = namedObject('TakenFromSeveral', {
   ...lineMembers,
 });
 
-const headers = [
-  {
-    name: 'accept',
-    description: `\`${NDJSON}\`, the default, or \`${MULTIPART}\`: one part for each element, byte for byte, with the headers of a get.`,
-  },
-  { name: 'prefer', description: '`wait=N`, in seconds, applies if `to` is not given.' },
-];
+const headers = {
+  accept: `\`${NDJSON}\`, the default, or \`${MULTIPART}\`: one part for each element, byte for byte, with the headers of a get.`,
+  prefer: '`wait=N`, in seconds, applies if `to` is not given.',
+};
 
 const MULTIPART_RESPONSE = {
   status: 200,
@@ -189,20 +186,20 @@ export const takeRoutes: readonly Route[] = [
         null,
       ),
     },
-    headers: [{ name: 'prefer', description: '`wait=N`, in seconds, applies if `to` is not given.' }],
+    headers: { prefer: '`wait=N`, in seconds, applies if `to` is not given.' },
     responses: [
       {
         status: 200,
         description: 'The element, as it was inserted.',
         contentType: '*/*',
-        headers: [
-          { name: 'x-ks-id', description: 'Its id, for commit and rollback.' },
-          { name: 'x-ks-tries', description: 'Failed tries so far.' },
-          { name: 'x-ks-mature', description: 'The maturity at which it was delivered, ISO 8601.' },
+        headers: {
+          'x-ks-id': 'Its id, for commit and rollback.',
+          'x-ks-tries': 'Failed tries so far.',
+          'x-ks-mature': 'The maturity at which it was delivered, ISO 8601.',
           ...ELEMENT_HEADER_NOTES,
-          { name: 'x-ks-lease', description: 'After a reserve: the token of the lease.' },
-          { name: 'x-ks-lease-until', description: 'After a reserve: when the lease ends, ISO 8601.' },
-        ],
+          'x-ks-lease': 'After a reserve: the token of the lease.',
+          'x-ks-lease-until': 'After a reserve: when the lease ends, ISO 8601.',
+        },
       },
     ],
     problems,
@@ -231,9 +228,7 @@ export const takeRoutes: readonly Route[] = [
         description: 'The elements, one per line, in delivery order.',
         contentType: NDJSON,
         schema: TakenElement,
-        headers: [
-          { name: 'x-ks-time', description: 'The present time by the clock of the leases, ISO 8601.' },
-        ],
+        headers: { 'x-ks-time': 'The present time by the clock of the leases, ISO 8601.' },
       },
       MULTIPART_RESPONSE,
     ],

@@ -9,7 +9,7 @@ import { allowing, Moment, namedObject, orNull, refined, Type } from '../../util
 import type { HttpCall } from '../call.ts';
 import { jsonPieces, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { readJson } from '../request.ts';
-import { json, type Route, route } from '../route.ts';
+import { empty, json, type Route, route } from '../route.ts';
 import { isoTime } from '../written-elements.ts';
 
 const MAX_BYTES = 65_536;
@@ -76,7 +76,7 @@ export const tokenRoutes: readonly Route[] = [
     summary: 'List the API tokens of the user; as an administrator, those of all users',
     access: 'user',
     query: paging('Continues behind the token of this place, which is of the form `CREATED.ID`.'),
-    responses: [json('The oldest first.', Type.Array(ListedToken), { headers: [NEXT_LINK] })],
+    responses: [json('The oldest first.', Type.Array(ListedToken), { headers: NEXT_LINK })],
     problems: ['forbidden', 'invalid-parameter'],
     handle(call, query) {
       checkNoToken(call);
@@ -98,7 +98,7 @@ export const tokenRoutes: readonly Route[] = [
     summary: 'Revoke an API token of the user; as an administrator, one of any user',
     access: 'user',
     isAudited: true,
-    responses: [{ status: 204, description: 'It is rejected from now on.', contentType: null }],
+    responses: [empty(204, 'It is rejected from now on.')],
     problems: ['forbidden', 'token-not-found', 'storage-unavailable', 'outcome-unknown'],
     async handle(call) {
       checkNoToken(call);
