@@ -201,10 +201,8 @@ export function originOf({ address, request: { rawHeaders } }: HttpCall): Sessio
  * @throws QuaysideError `forbidden-origin`
  */
 export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }: Route): void {
-  const { method, rawHeaders } = call.request;
-  const isRead = method === 'GET' || method === 'HEAD';
-  if (csrf === 'none' || (csrf === 'writes' && isRead)) return;
-  const given = rareHeader(rawHeaders, CSRF_HEADER);
+  if (csrf === 'none' || (csrf === 'writes' && call.isRead)) return;
+  const given = rareHeader(call.request.rawHeaders, CSRF_HEADER);
   if (given !== null && isEqual(given, session.csrfToken)) return;
   throw new QuaysideError(
     'forbidden-origin',

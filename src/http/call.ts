@@ -23,12 +23,9 @@ import { pushElementHeaders } from './written-elements.ts';
 /** Characters or bytes of a long response that are built and written at a time. */
 const PIECE_LENGTH = 65_536;
 const MAX_LOGGED_PATH = 256;
-const NO_MORE_HEADERS: readonly string[] = [];
 const NO_PARAMS: RouteMatch['params'] = {};
 /** The operation of requests without a route: not authenticated, or to a path that does not exist. */
 export const UNMATCHED = 'unmatched';
-/** The methods that read. A GET may still take an element, and both may occupy their user's turn to list. */
-export const READ_METHODS: ReadonlySet<string | undefined> = new Set(['GET', 'HEAD']);
 
 /** One request and its response. The front end fills in its fields step by step, then passes it to the route. */
 export class HttpCall {
@@ -133,6 +130,12 @@ export class HttpCall {
     return tls !== null || isForwardedSecure(this.#peerAddress, this.request.rawHeaders, trustedProxies);
   }
 
+  /** Whether it is a GET or HEAD. A GET may still take an element, and both may occupy their user's turn to list. */
+  get isRead(): boolean {
+    const { method } = this.request;
+    return method === 'GET' || method === 'HEAD';
+  }
+
   /** The client's address, as reported by trusted proxies; '' for a peer of a Unix socket. */
   get address(): string {
     const { trustedProxies } = this.front.parts.options;
@@ -169,9 +172,8 @@ export class HttpCall {
     contentType = 'application/json',
   ): void {
     const length = Buffer.byteLength(text);
-    if (READ_METHODS.has(this.request.method)) this.front.limits.holdUnread(this, length);
-    const headers = this.#headers();
-    headers.push('content-type', contentType, 'content-length', String(length));
+    if (this.isRead) this.front.limits.holdUnread(this, length);
+    const headers = this.#headersOf(contentType, length);
     if (moreHeaders !== undefined) headers.push(...moreHeaders);
     // As many bytes as characters means ASCII, which is written faster as Latin-1.
     this.response.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
@@ -201,9 +203,7 @@ export class HttpCall {
     }
     // The call may have failed while the pieces were built.
     if (this.isGone || this.response.headersSent) return;
-    const headers = this.#headers();
-    headers.push('content-type', contentType, 'content-length', String(length), ...moreHeaders);
-    this.response.writeHead(200, headers);
+    this.response.writeHead(200, [...this.#headersOf(contentType, length), ...moreHeaders]);
     const last = built.pop() ?? '';
     for (const piece of built) {
       if (this.isGone) break;
@@ -222,8 +222,7 @@ export class HttpCall {
 
   /** Starts a response of unknown length: `write` appends to it, and `response.end` ends it. */
   startStream(contentType: string): void {
-    const headers = this.#headers();
-    headers.push('content-type', contentType);
+    const headers = this.#headersOf(contentType);
     if (!this.front.isClosing) headers.push('connection', 'close');
     // Closing the connection ends the body. Without chunked encoding, each write is a single system call.
     this.response.useChunkedEncodingByDefault = false;
@@ -253,22 +252,17 @@ export class HttpCall {
   async sendStream(contentType: string, texts: AsyncIterable<string>): Promise<void> {
     for await (const text of texts) {
       if (this.isGone || this.response.writableEnded) return;
-      if (!this.response.headersSent) {
-        const headers = this.#headers();
-        headers.push('content-type', contentType);
-        this.response.writeHead(200, headers);
-      }
+      if (!this.response.headersSent) this.response.writeHead(200, this.#headersOf(contentType));
       const wantsMore = this.response.write(text);
       this.#watchReader();
       if (!wantsMore) await this.#drained();
     }
     if (this.isGone) return;
-    if (!this.response.headersSent) {
-      this.sendText(200, '', undefined, contentType);
-      return;
+    if (!this.response.headersSent) this.sendText(200, '', undefined, contentType);
+    else {
+      this.response.end();
+      this.#recordDuration();
     }
-    this.response.end();
-    this.#recordDuration();
   }
 
   /** Resolves when the client has read what was written, or has disconnected. */
@@ -299,14 +293,14 @@ export class HttpCall {
   sendElement(
     delivery: Delivery,
     onWritten: (error?: Error | null) => void,
-    moreHeaders: readonly string[] = NO_MORE_HEADERS,
+    moreHeaders?: readonly string[],
   ): void {
     const { body } = delivery;
     this.front.limits.holdUnread(this, body.byteLength);
     if (this.span !== null) linkInsert(this.span, delivery);
     const headers = this.#headers(delivery.headers);
     pushElementHeaders(headers, delivery);
-    if (moreHeaders.length > 0) headers.push(...moreHeaders);
+    if (moreHeaders !== undefined) headers.push(...moreHeaders);
     this.response.writeHead(200, headers);
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length > JOINED_BYTES) this.response.end(bytes, onWritten);
@@ -341,6 +335,14 @@ export class HttpCall {
     return headers;
   }
 
+  /** The headers of a response with a body. @param length not given: unknown */
+  #headersOf(contentType: string, length?: number): string[] {
+    const headers = this.#headers();
+    headers.push('content-type', contentType);
+    if (length !== undefined) headers.push('content-length', String(length));
+    return headers;
+  }
+
   /**
    * Responds with an error, whatever was thrown. Harmless if the client has disconnected; a response in progress is cut
    * short.
@@ -354,10 +356,8 @@ export class HttpCall {
       return;
     }
     const { status, reason, contentType, body } = errorResponse(error, this.head.accept);
-    const headers = this.#headers();
-    headers.push('content-type', contentType, 'content-length', String(Buffer.byteLength(body)));
-    headers.push(...errorHeaders(error, this));
-    this.response.writeHead(status, reason, headers).end(body);
+    const headers = this.#headersOf(contentType, Buffer.byteLength(body));
+    this.response.writeHead(status, reason, [...headers, ...errorHeaders(error, this)]).end(body);
     this.#recordDuration();
   }
 

@@ -12,7 +12,7 @@ import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
-import { checkAccess, HttpCall, READ_METHODS, UNMATCHED } from './call.ts';
+import { checkAccess, HttpCall, UNMATCHED } from './call.ts';
 import { routeNotFound, unauthorized, upgradeRequired } from './errors.ts';
 import { type RequestHead, rareHeader, readHead } from './head.ts';
 import { RequestLimits } from './limits.ts';
@@ -55,7 +55,7 @@ export class Front {
   /** Seconds from the head of a request until its response was written, by operation. */
   readonly requestTimes: ReadonlyMap<string, Histogram>;
   readonly nodeLists: NodeLists;
-  readonly limits: RequestLimits;
+  readonly limits = new RequestLimits();
   /** Calls that wait for elements. */
   readonly waitingCalls = new LiveList<WaitingCall>();
   /** The constant header lines of responses without a route. */
@@ -79,7 +79,6 @@ export class Front {
   constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
     this.nodeLists = new NodeLists(parts);
-    this.limits = new RequestLimits(parts.options.bodyLimit);
     this.#connections = connectionLimit('HTTP', parts.options.maxSockets);
     const secured = (lines: string) => (parts.options.tls === null ? lines : lines + HSTS);
     const routes = table.map((route) => ({ ...route, responseLines: secured(route.responseLines) }));
@@ -117,9 +116,9 @@ export class Front {
   };
 
   #begin(call: HttpCall): void {
-    const { request, response } = call;
+    const { response } = call;
     // Node assigns the socket to a response once the earlier responses on the connection are sent.
-    const isPipelined = response.socket === null && READ_METHODS.has(request.method);
+    const isPipelined = response.socket === null && call.isRead;
     if (isPipelined) this.inTurn(call, () => this.#admit(call));
     else this.#admit(call);
   }

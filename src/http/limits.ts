@@ -3,7 +3,7 @@ import { LIMITS } from '../model/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import type { HttpCall } from './call.ts';
-import { rejectIfLonger, wholeBody } from './request.ts';
+import { OWN_TIME_LIMIT, rejectIfLonger, requestTimeout, wholeBody } from './request.ts';
 
 /** Listings of one user that may wait for an earlier one; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
@@ -88,12 +88,6 @@ export class RequestLimits {
         `Too many bytes of responses have not been read: at most ${perUser} for one user, ${total} in total. Read those, then retry.`,
       ),
   );
-  readonly #bodyLimit: number;
-
-  /** @param bodyLimit bodies of up to this size are not limited */
-  constructor(bodyLimit: number) {
-    this.#bodyLimit = bodyLimit;
-  }
 
   /**
    * Runs one listing at a time for each user, from its start until its response is sent: a listing of thousands of
@@ -121,8 +115,8 @@ export class RequestLimits {
 
   /**
    * Reads a body that may be larger than `bodyLimit`, and calls `work` with it. A larger one, or one of unknown length,
-   * first waits for its turn to be read, so that few are in memory at once, then for its turn to be processed. Does not
-   * call `work` if the client disconnects before the end of the body.
+   * first waits for its turn to be read, so that few are in memory at once, then for its turn to be processed. Its time
+   * limit runs from its turn. Does not call `work` if the client disconnects before the end of the body.
    * @throws QuaysideError `body-too-large`, `overloaded`, and what `work` throws
    */
   async readLargeInTurn(
@@ -131,16 +125,24 @@ export class RequestLimits {
     work: (body: Buffer) => Promise<void>,
   ): Promise<void> {
     const { contentLength } = call.head;
-    const isSmall = contentLength >= 0 && contentLength <= this.#bodyLimit;
+    const { clock, options } = call.front.parts;
     rejectIfLonger(call, maxBytes);
-    const endTurn = isSmall ? null : await this.#largeBodies.enter(call.user.name);
-    try {
+    if (contentLength >= 0 && contentLength <= options.bodyLimit) {
       const body = await wholeBody(call, maxBytes);
-      if (body === null) return;
-      if (isSmall) await work(body);
-      else await this.#largeBodyWork.run(call.user.name, () => work(body));
+      if (body !== null) await work(body);
+      return;
+    }
+    const { name } = call.user;
+    const { socket } = call.request;
+    OWN_TIME_LIMIT.add(socket);
+    try {
+      await this.#largeBodies.run(name, async () => {
+        const cancel = clock.after(options.requestTimeoutMs, () => call.fail(requestTimeout()));
+        const body = await wholeBody(call, maxBytes).finally(cancel);
+        if (body !== null) await this.#largeBodyWork.run(name, () => work(body));
+      });
     } finally {
-      endTurn?.();
+      OWN_TIME_LIMIT.delete(socket);
     }
   }
 

@@ -19,15 +19,8 @@ const UNREAD_BYTES = 262_144;
  */
 const DISCARDED_BYTES = 8 * 1_048_576;
 
-/** Connections on which a body is read in chunks. */
-const READ_IN_CHUNKS = new WeakSet<Duplex>();
-
-/**
- * Whether a body is being read in chunks. It may take any time, so Node's timeout for a whole request does not apply.
- */
-export function isReadInChunks(socket: Duplex): boolean {
-  return READ_IN_CHUNKS.has(socket);
-}
+/** Connections whose request has a time limit of its own, so that Node's for a whole request does not apply. */
+export const OWN_TIME_LIMIT = new WeakSet<Duplex>();
 
 /** Connections on which no further request can be read. */
 const UNREADABLE = new WeakSet<Duplex>();
@@ -170,13 +163,10 @@ export class HttpRequest extends IncomingMessage {
     const { socket } = this;
     const wake = (): void => this.#onChunk?.();
     socket.once('close', wake);
-    READ_IN_CHUNKS.add(socket);
+    OWN_TIME_LIMIT.add(socket);
     try {
       while (this.#state === 'chunked') {
-        const chunk = this.#allChunks === null ? this.#firstChunk : this.#allChunks.take();
-        this.#firstChunk = null;
-        this.#allChunks = null;
-        this.#size = 0;
+        const chunk = this.#takeChunks();
         if (chunk !== null) yield chunk;
         else if (this.#isComplete || socket.destroyed) return;
         else {
@@ -188,7 +178,7 @@ export class HttpRequest extends IncomingMessage {
         }
       }
     } finally {
-      READ_IN_CHUNKS.delete(socket);
+      OWN_TIME_LIMIT.delete(socket);
       this.#onChunk = null;
       socket.off('close', wake);
     }
@@ -197,9 +187,7 @@ export class HttpRequest extends IncomingMessage {
   /** Discards what has arrived of the body and the rest of it. Harmless at any time. */
   discard(): void {
     this.#state = 'discarded';
-    this.#firstChunk = null;
-    this.#allChunks = null;
-    this.#size = 0;
+    this.#takeChunks();
     this.#onBody = null;
     this.#onChunk?.();
     if (this.#isPaused) this.#resume();
@@ -208,10 +196,16 @@ export class HttpRequest extends IncomingMessage {
   #finish(): void {
     const onBody = this.#onBody;
     this.#onBody = null;
-    const body = this.#allChunks === null ? (this.#firstChunk ?? EMPTY) : this.#allChunks.take();
+    onBody?.(this.#takeChunks() ?? EMPTY);
+  }
+
+  /** Returns what has arrived since the last call; null: nothing. */
+  #takeChunks(): Buffer | null {
+    const chunks = this.#allChunks?.take() ?? this.#firstChunk;
     this.#firstChunk = null;
     this.#allChunks = null;
-    onBody?.(body);
+    this.#size = 0;
+    return chunks;
   }
 
   #overflow(): void {
@@ -306,6 +300,11 @@ function claimBody(call: HttpCall, limit: number, onBody: OnBody): void {
 export function rejectIfLonger({ head: { contentLength } }: HttpCall, limit: number): void {
   if (contentLength <= limit) return;
   throw bodyTooLarge(`The body has ${contentLength} bytes. At most ${limit} are allowed.`, limit);
+}
+
+/** The error of a request whose last byte has not arrived in time. */
+export function requestTimeout(): QuaysideError {
+  return new QuaysideError('request-timeout', 'The request did not arrive in time.');
 }
 
 function idleTimeout(maxMs: number): QuaysideError {

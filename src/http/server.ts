@@ -22,7 +22,7 @@ import { errorResponse } from './errors.ts';
 import { Front } from './front.ts';
 import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
-import { HttpRequest, isReadInChunks, isUnreadable, markUnreadable } from './request.ts';
+import { HttpRequest, isUnreadable, markUnreadable, OWN_TIME_LIMIT, requestTimeout } from './request.ts';
 import { HttpResponse } from './response.ts';
 import { headerLines, METHODS, type Method, type Route } from './route.ts';
 import type { Router } from './router.ts';
@@ -219,8 +219,7 @@ interface ParserError extends Error {
 /** Responds to bytes that are not a request, or to a request that did not arrive in time. */
 function respondToUnreadable(thrown: Error, socket: Duplex, front: Front): void {
   const error = thrown as ParserError;
-  // `HttpRequest.chunks` has a timeout of its own.
-  if (error.code === TIMED_OUT && isReadInChunks(socket)) return;
+  if (error.code === TIMED_OUT && OWN_TIME_LIMIT.has(socket)) return;
   // Any other error is a broken connection or a failed TLS handshake: the client could not read a response.
   const isProtocolError = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
   if (!isProtocolError) socket.destroy();
@@ -264,7 +263,7 @@ function rejectionFor(
     case 'HPE_CHUNK_EXTENSIONS_OVERFLOW':
       return new QuaysideError('body-too-large', 'The chunk extensions have more than 16 KiB, the limit.');
     case TIMED_OUT:
-      return new QuaysideError('request-timeout', 'The request did not arrive in time.');
+      return requestTimeout();
     case 'HPE_INVALID_METHOD':
       if (bytesParsed > LONGEST_METHOD)
         return trailingBytes(rawPacket?.toString('latin1', bytesParsed) ?? '');

@@ -214,7 +214,10 @@ function exportRequest(spans: readonly Span[], { attributes, version }: TracedRe
 
 /** The number of spans that the collector rejected, from the body of a success response; 0 if it has no number. */
 function rejectedSpans(responseBody: string): number {
-  const reply = parsedJson(responseBody) as { partialSuccess?: { rejectedSpans?: unknown } } | null | undefined;
+  const reply = parsedJson(responseBody) as
+    | { partialSuccess?: { rejectedSpans?: unknown } }
+    | null
+    | undefined;
   const count = Number(reply?.partialSuccess?.rejectedSpans ?? 0);
   return Number.isSafeInteger(count) && count > 0 ? count : 0;
 }

@@ -176,6 +176,30 @@ describe('Requests that take too long to arrive', () => {
     assert.equal((await waiting).status, 200);
   });
 
+  it('do not include large bodies that wait for their turn', async () => {
+    const head = [
+      'POST /q/N/large/elements HTTP/1.1',
+      'Host: test',
+      AUTHORIZATION,
+      'Content-Type: application/x-ndjson',
+      'Transfer-Encoding: chunked',
+    ];
+    const reading = [await RawConnection.open(harness().port), await RawConnection.open(harness().port)];
+    for (const connection of reading) {
+      connection.send(rawRequest([...head, 'Expect: 100-continue']));
+      assert.equal((await connection.answers(1))[0]?.status, 100, 'the server reads its body');
+    }
+    const waiting = await RawConnection.open(harness().port);
+    waiting.send(rawRequest(head, '10\r\n{"text":"last"}\n\r\n0\r\n\r\n'));
+    // The check that ends this slow request has examined the others, too.
+    await exchange(harness().port, put('Content-Length: 10'));
+    assert.equal(waiting.received, '');
+    await harness().passTime(200);
+    for (const connection of reading) assert.equal((await connection.untilClosed()).at(-1)?.status, 408);
+    assert.equal((await waiting.answers(1))[0]?.status, 200);
+    waiting.destroy();
+  });
+
   it('do not affect idle connections, which end without an error', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(rawRequest(['GET /livez HTTP/1.1', 'Host: test']));

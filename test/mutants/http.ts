@@ -48,7 +48,7 @@ export const HTTP: readonly Mutant[] = [
     suite: 'HTTP pipelining',
     edits: edit(
       'http/front.ts',
-      'const isPipelined = response.socket === null && READ_METHODS.has(request.method);',
+      'const isPipelined = response.socket === null && call.isRead;',
       'const isPipelined = false;',
     ),
   },
@@ -96,7 +96,7 @@ export const HTTP: readonly Mutant[] = [
     suite: 'HTTP clients that go away',
     edits: edit(
       'http/call.ts',
-      'if (READ_METHODS.has(this.request.method)) this.front.limits.holdUnread(this, length);',
+      'if (this.isRead) this.front.limits.holdUnread(this, length);',
       '',
     ),
   },
