@@ -32,11 +32,8 @@ const MAX_AUDIT_LINES = 1_000;
 interface ListViewer {
   readonly name: string;
   readonly isAdministrator: boolean;
-  /**
-   * Whether this is a token with a list of rights, which does not see everything that its owner does. Missing from
-   * nodes of an earlier version.
-   */
-  readonly isLimited?: boolean;
+  /** Whether this is a token with a list of rights, which does not see everything that its owner does. */
+  readonly isLimited: boolean;
   readonly manages: readonly string[];
   readonly sees: readonly string[];
 }
@@ -49,18 +46,17 @@ function sees(viewer: ListViewer, namespace: string): boolean {
   return viewer.isAdministrator || viewer.sees.includes(namespace);
 }
 
-interface ListQuestion {
-  readonly viewer: ListViewer;
-  readonly limit: number;
-  /** As in {@link RowFilter}; left out if there are none. Nodes of an earlier version ignore them. */
-  readonly words?: readonly string[];
-}
-
 /** Which rows of a list are returned. */
 interface RowFilter {
-  readonly limit?: number;
-  /** In lower case; each must be part of one of the row's texts. Null, or left out: all rows. */
-  readonly words?: readonly string[] | null;
+  readonly limit: number;
+  /** In lower case; each must be part of one of the row's texts. */
+  readonly words: readonly string[];
+}
+
+const ALL_ROWS: RowFilter = { limit: MAX_ROWS, words: [] };
+
+interface ListQuestion extends RowFilter {
+  readonly viewer: ListViewer;
 }
 
 /** A list that was merged from the replies of all nodes. */
@@ -104,7 +100,7 @@ class NodeList<Row extends object> {
     this.#ask = broker.questions.register<ListQuestion, Row>({
       name: parts.name,
       maxBytes: MAX_REPLY_BYTES,
-      reply: async ({ viewer, limit, words = [] }, from) => {
+      reply: async ({ viewer, limit, words }, from) => {
         const rows = (await this.#rowsOf(viewer, from)).filter((row) => this.#hasWords(row, words));
         return { total: rows.length, rows: rows.slice(0, limit) };
       },
@@ -112,7 +108,7 @@ class NodeList<Row extends object> {
   }
 
   /** The list as a user may see it. @param onlyNamespace rows of this namespace; null: all */
-  read(user: User, filter: RowFilter = {}, onlyNamespace: string | null = null): Promise<MergedList<Row>> {
+  read(user: User, filter = ALL_ROWS, onlyNamespace: string | null = null): Promise<MergedList<Row>> {
     return this.readAs(() => this.#viewerOf(user, onlyNamespace), filter, user);
   }
 
@@ -133,20 +129,15 @@ class NodeList<Row extends object> {
     return {
       name: user.name,
       isAdministrator,
-      ...(user.token?.isLimited === true && { isLimited: true }),
+      isLimited: user.token?.isLimited === true,
       manages: listed.filter((name) => user.may('manage', name)),
       sees: listed.filter((name) => user.maySee(name)),
     };
   }
 
-  async #merge(
-    viewerNow: () => ListViewer,
-    { limit = MAX_ROWS, words: given }: RowFilter,
-  ): Promise<MergedList<Row>> {
+  async #merge(viewerNow: () => ListViewer, { limit, words }: RowFilter): Promise<MergedList<Row>> {
     const { compare, visiblePart } = this.#parts;
-    const words = given ?? [];
-    const question = { viewer: viewerNow(), limit, ...(words.length > 0 && { words }) };
-    const { nodes, missing } = await this.#ask(question);
+    const { nodes, missing } = await this.#ask({ viewer: viewerNow(), limit, words });
     const viewer = viewerNow();
     let total = 0;
     const unreadable: string[] = [];
@@ -276,8 +267,8 @@ export class NodeLists {
    * as the last of them saw it.
    */
   async consoleSessions(caller: User, name: string): Promise<MergedList<SeenSession>> {
-    const viewer = { name, isAdministrator: false, manages: [], sees: [] };
-    const list = await this.#consoleSessions.readAs(() => viewer, {}, caller);
+    const viewer = { name, isAdministrator: false, isLimited: false, manages: [], sees: [] };
+    const list = await this.#consoleSessions.readAs(() => viewer, ALL_ROWS, caller);
     const rows = [...Map.groupBy(list.rows, ({ id }) => id).values()].flatMap((same) => same.slice(0, 1));
     return { ...list, total: list.total - list.rows.length + rows.length, rows };
   }
