@@ -20,6 +20,7 @@ export interface OptionSchema {
   readonly default?: unknown;
   readonly description?: string;
   readonly secret?: 'whole' | 'in-url';
+  readonly path?: 'whole' | 'in-url';
   readonly hint?: string;
   readonly minimum?: number;
   readonly maximum?: number;
@@ -32,10 +33,8 @@ export type Tree = Record<string, unknown>;
 /** The schema of the whole configuration. */
 export const ROOT = Options as OptionSchema;
 
-/** Renamed options. The old names work, with a warning. */
-export const RENAMED: readonly { readonly from: Path; readonly to: Path }[] = [
-  { from: ['http', 'openMetrics'], to: ['http', 'metricsWithoutLogin'] },
-];
+/** Renamed options, each with its group. The old names work, with a warning. */
+export const RENAMED = [{ group: 'http', from: 'openMetrics', to: 'metricsWithoutLogin' }] as const;
 
 /** The schema of the entries of a map option; undefined if the option is not a map. */
 export function entrySchema(schema: OptionSchema): OptionSchema | undefined {
@@ -144,21 +143,26 @@ function describeOne(schema: OptionSchema, help: string, path: readonly string[]
 /** The effective configuration as YAML that can be used as a configuration file, except that secrets are masked. */
 export async function showConfig(config: Config): Promise<string> {
   const { stringify } = await import('yaml');
-  return stringify(masked(ROOT, config), { lineWidth: 0 });
+  const masked = mapStrings(ROOT, config, ({ secret }, text) => {
+    if (secret === undefined) return text;
+    return secret === 'whole' ? MASK : maskUrl(text);
+  });
+  return stringify(masked, { lineWidth: 0 });
 }
 
-/** Masks secrets; of a URL that contains one, only the secret is masked. */
-function masked(schema: OptionSchema, value: unknown): unknown {
-  if (typeof value === 'string') {
-    if (schema.secret === undefined) return value;
-    return schema.secret === 'whole' ? MASK : maskUrl(value);
-  }
+/** A copy of the value in which each string is replaced by what `map` returns for it and its schema. */
+export function mapStrings(
+  schema: OptionSchema,
+  value: unknown,
+  map: (schema: OptionSchema, text: string) => string,
+): unknown {
+  if (typeof value === 'string') return map(schema, value);
   if (!isRecord(value)) return value;
-  const entry = entrySchema(schema);
+  const entry = entrySchema(schema) ?? {};
   return Object.fromEntries(
     Object.entries(value).map(([key, inner]) => [
       key,
-      masked(schema.properties?.[key] ?? entry ?? {}, inner),
+      mapStrings(schema.properties?.[key] ?? entry, inner, map),
     ]),
   );
 }

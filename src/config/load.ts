@@ -6,6 +6,7 @@ import { schemaErrors, type Violation } from '../util/schema.ts';
 import {
   describeType,
   entrySchema,
+  mapStrings,
   type OptionSchema,
   RENAMED,
   ROOT,
@@ -22,7 +23,7 @@ import {
   type Report,
   withoutPeriod,
 } from './errors.ts';
-import { type Config, type NamespaceConfig, Options } from './options.ts';
+import { type Config, Options } from './options.ts';
 import { checkRules } from './rules.ts';
 import {
   type ConfigNotes,
@@ -145,50 +146,22 @@ function checkNames(tree: Tree, report: Report, path: Path = []): void {
  * @param onRenamed called for each old name in use; `isRepeated` if the new name is given as well
  */
 function renameOptions(tree: Tree, onRenamed: (from: Path, to: Path, isRepeated: boolean) => void): void {
-  for (const { from, to } of RENAMED) {
-    const group = groupOf(tree, from);
-    const oldName = from.at(-1) ?? '';
-    if (group === undefined || !Object.hasOwn(group, oldName)) continue;
-    const target = groupOf(tree, to) ?? group;
-    const newName = to.at(-1) ?? '';
-    const isRepeated = Object.hasOwn(target, newName);
-    if (!isRepeated) target[newName] = group[oldName];
-    delete group[oldName];
-    onRenamed(from, to, isRepeated);
+  for (const { group, from, to } of RENAMED) {
+    const options = tree[group];
+    if (!isRecord(options) || !Object.hasOwn(options, from)) continue;
+    const isRepeated = Object.hasOwn(options, to);
+    if (!isRepeated) options[to] = options[from];
+    delete options[from];
+    onRenamed([group, from], [group, to], isRepeated);
   }
 }
 
-/** The object that contains an option; undefined if it does not exist. */
-function groupOf(tree: Tree, path: Path): Tree | undefined {
-  let at: unknown = tree;
-  for (const key of path.slice(0, -1)) at = isRecord(at) ? at[key] : undefined;
-  return isRecord(at) ? at : undefined;
-}
-
+/** Resolves the paths of files and folders, also those in the URLs of engines. */
 function withAbsolutePaths(config: Config, base: string): Config {
-  return {
-    ...config,
-    dataDir: resolve(base, config.dataDir),
-    ...(config.backupDir !== undefined && { backupDir: resolve(base, config.backupDir) }),
-    http: withAbsoluteTls(config.http, base),
-    stomp: withAbsoluteTls(config.stomp, base),
-    amqp: withAbsoluteTls(config.amqp, base),
-    namespaces: Object.fromEntries(
-      Object.entries(config.namespaces).map(([name, namespace]) => [name, withAbsoluteUrls(namespace, base)]),
-    ),
-  };
-}
-
-function withAbsoluteUrls(namespace: NamespaceConfig, base: string): NamespaceConfig {
-  const { url, signaller, stats } = namespace;
-  const absolute = <T extends { url?: string | undefined }>(group: T): T =>
-    group.url === undefined ? group : { ...group, url: withAbsoluteFiles(group.url, base) };
-  return {
-    ...namespace,
-    url: withAbsoluteFiles(url, base),
-    ...(signaller !== undefined && { signaller: absolute(signaller) }),
-    ...(stats !== undefined && { stats: absolute(stats) }),
-  };
+  return mapStrings(ROOT, config, ({ path }, text) => {
+    if (path === undefined) return text;
+    return path === 'whole' ? resolve(base, text) : withAbsoluteFiles(text, base);
+  }) as Config;
 }
 
 /** Parameters of an engine URL whose values are paths of PEM files. */
@@ -200,13 +173,6 @@ function withAbsoluteFiles(url: string, base: string): string {
     const path = new URLSearchParams(`file=${file}`).get('file') ?? '';
     return name + encodeURIComponent(resolve(base, path)).replaceAll('%2F', '/');
   });
-}
-
-function withAbsoluteTls<T extends Pick<Config['http'], 'tls'>>(group: T, base: string): T {
-  const { tls } = group;
-  if (tls === undefined) return group;
-  const files = Object.entries(tls).map(([name, file]) => [name, resolve(base, file)]);
-  return { ...group, tls: Object.fromEntries(files) };
 }
 
 /**

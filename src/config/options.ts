@@ -8,7 +8,8 @@ import { type Properties, type Static, Type } from '../util/schema.ts';
  * `--print-config` and the table in `docs/reference/configuration.md` are all derived from these declarations.
  *
  * Durations are in seconds, sizes in bytes. `secret` marks values that are masked in output, entirely or as part of a
- * URL, and that can be read from a file (`…_FILE`); `hint` tells how to correct an invalid value.
+ * URL, and that can be read from a file (`…_FILE`); `path` marks those that are resolved, or have paths in a URL; `hint`
+ * tells how to correct an invalid value.
  */
 
 /** A number of something, at least one. */
@@ -24,13 +25,17 @@ const bodyLimitOption = (description: string) =>
 const maxSocketsOption = (most: number) =>
   countOption('open connections at once; further ones are closed', { default: most });
 
+/** The path of a file or folder. */
+const pathOption = (description: string, more: object = {}) =>
+  Type.String({ minLength: 1, path: 'whole', description, ...more });
+
 /** The TLS options of a listener. */
 const tlsOptions = <More extends Properties>(description: string, more: More) =>
   Type.Optional(
     Type.Object(
       {
-        cert: Type.String({ minLength: 1, description: 'PEM file of the certificate chain' }),
-        key: Type.String({ minLength: 1, description: 'PEM file of its private key' }),
+        cert: pathOption('PEM file of the certificate chain'),
+        key: pathOption('PEM file of its private key'),
         ...more,
       },
       { ...STRICT, description: `${description}; SIGHUP reads its files again` },
@@ -70,10 +75,9 @@ const frontEndOptions = <More extends Properties>(
       maxSockets: maxSocketsOption(10_000),
       tls: tlsOptions(`serves ${name} over TLS (1.2 and up)`, {
         clientCa: Type.Optional(
-          Type.String({
-            minLength: 1,
-            description: `PEM file of the authorities that sign client certificates: a client with such a certificate may log in without a password, ${certificateLogin}, as the user whose name is the only common name (CN) of the certificate; if not given, no client is asked for a certificate`,
-          }),
+          pathOption(
+            `PEM file of the authorities that sign client certificates: a client with such a certificate may log in without a password, ${certificateLogin}, as the user whose name is the only common name (CN) of the certificate; if not given, no client is asked for a certificate`,
+          ),
         ),
       }),
       insecure: INSECURE,
@@ -122,7 +126,15 @@ const AmqpOptions = frontEndOptions(
   },
 );
 
-const ENGINE_URL = '^[a-z][a-z0-9+.-]*:';
+/** The URL of an engine. */
+const engineUrlOption = (description: string, more: object = {}) =>
+  Type.String({
+    secret: 'in-url',
+    path: 'in-url',
+    pattern: '^[a-z][a-z0-9+.-]*:',
+    description,
+    ...more,
+  });
 
 const UserOptions = Type.Object(
   {
@@ -208,11 +220,7 @@ const QueueOptions = Type.Object(
 const SignallerOptions = Type.Object(
   {
     url: Type.Optional(
-      Type.String({
-        secret: 'in-url',
-        pattern: ENGINE_URL,
-        description: "engine that transports them, or `local:` for none; defaults to the namespace's own",
-      }),
+      engineUrlOption("engine that transports them, or `local:` for none; defaults to the namespace's own"),
     ),
     channel: Type.Optional(
       Type.String({
@@ -227,13 +235,7 @@ const SignallerOptions = Type.Object(
 
 const StatsOptions = Type.Object(
   {
-    url: Type.Optional(
-      Type.String({
-        secret: 'in-url',
-        pattern: ENGINE_URL,
-        description: "engine that stores them; defaults to the namespace's own",
-      }),
-    ),
+    url: Type.Optional(engineUrlOption("engine that stores them; defaults to the namespace's own")),
     coll: Type.Optional(
       Type.String({
         pattern: '^[^/]{1,64}$',
@@ -247,13 +249,10 @@ const StatsOptions = Type.Object(
 
 const NamespaceOptions = Type.Object(
   {
-    url: Type.String({
-      secret: 'in-url',
-      pattern: ENGINE_URL,
-      hint: 'Name an engine, as in "sqlite:N.db"',
-      description:
-        'engine: `sqlite:FILE` (relative to `dataDir`), `sqlite::memory:`, `redis://…` or `postgres://…`; two namespaces with the same URL share one engine',
-    }),
+    url: engineUrlOption(
+      'engine: `sqlite:FILE` (relative to `dataDir`), `sqlite::memory:`, `redis://…` or `postgres://…`; two namespaces with the same URL share one engine',
+      { hint: 'Name an engine, as in "sqlite:N.db"' },
+    ),
     variant: Type.Enum(['simple', 'stream', 'list'], {
       default: 'simple',
       description:
@@ -377,18 +376,14 @@ const TracingOptions = Type.Object(
 
 export const Options = Type.Object(
   {
-    dataDir: Type.String({
-      minLength: 1,
-      default: './data',
-      description:
-        "folder of the server's files; relative to the folder of the configuration file, or to the working folder if there is no such file",
-    }),
+    dataDir: pathOption(
+      "folder of the server's files; relative to the folder of the configuration file, or to the working folder if there is no such file",
+      { default: './data' },
+    ),
     backupDir: Type.Optional(
-      Type.String({
-        minLength: 1,
-        description:
-          'folder to which backups are written, relative to the folder of the configuration file; defaults to `backups` in `dataDir`',
-      }),
+      pathOption(
+        'folder to which backups are written, relative to the folder of the configuration file; defaults to `backups` in `dataDir`',
+      ),
     ),
     http: HttpOptions,
     stomp: StompOptions,

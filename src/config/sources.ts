@@ -100,10 +100,12 @@ function findTarget(variable: string): Target | null {
   }
   const direct = resolveVariable(variable);
   if (direct !== null) return { ...direct, fromFile: false };
-  const renamed = RENAMED.find(({ from }) => variableName(from) === variable);
-  return renamed === undefined
-    ? null
-    : { path: renamed.from, schema: schemaAt(renamed.to) ?? {}, fromFile: false };
+  for (const { group, from, to } of RENAMED) {
+    const path = [group, from];
+    if (variableName(path) === variable)
+      return { path, schema: schemaAt([group, to]) ?? {}, fromFile: false };
+  }
+  return null;
 }
 
 function resolveVariable(variable: string): { path: Path; schema: OptionSchema } | null {
