@@ -7,12 +7,12 @@ import type { Clock } from '../util/clock.ts';
 import { compareStrings } from '../util/compare-strings.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { EarliestTimer } from '../util/earliest-timer.ts';
-import { isRecord } from '../util/is-record.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import { quote } from '../util/quote.ts';
 import { MAX_CHANGES, Retries } from '../util/retries.ts';
+import { orNull, type Schema, type Static, schemaErrors, Type } from '../util/schema.ts';
 import type { Service } from '../util/service.ts';
-import { isRightsByNamespace, limitedUser } from './account.ts';
+import { limitedUser } from './account.ts';
 import { loginLost, type User } from './user.ts';
 
 /** Rights by namespace, as for a user; null: all rights of the owner. */
@@ -64,14 +64,15 @@ interface ApiTokensOptions {
 }
 
 /** The definition that is stored under the token's id. */
-interface StoredToken {
-  readonly name: string;
-  readonly owner: string;
-  readonly rights: TokenRights;
-  readonly createdAt: number;
-  readonly expiresAt: number | null;
-  readonly digest: string;
-}
+const StoredToken = Type.Object({
+  name: Type.String(),
+  owner: Type.String(),
+  rights: orNull(Type.Record(Type.Array(Type.String() as Schema<Right>))),
+  createdAt: Type.Number(),
+  expiresAt: orNull(Type.Number()),
+  digest: Type.String(),
+});
+type StoredToken = Static<typeof StoredToken>;
 
 const SECRET_PREFIX = 'qs_';
 const SECRET_BYTES = 32;
@@ -440,12 +441,5 @@ function digestOf(secret: string): string {
 
 /** Null if this version cannot read the definition: it must neither prevent startup nor grant rights. */
 function storedToken({ value }: Definition): StoredToken | null {
-  if (!isRecord(value)) return null;
-  const { name, owner, rights, createdAt, expiresAt, digest } = value;
-  const isValid =
-    [name, owner, digest].every((text) => typeof text === 'string') &&
-    (rights === null || isRightsByNamespace(rights)) &&
-    typeof createdAt === 'number' &&
-    (expiresAt === null || typeof expiresAt === 'number');
-  return isValid ? (value as unknown as StoredToken) : null;
+  return schemaErrors(StoredToken, value).length === 0 ? (value as unknown as StoredToken) : null;
 }

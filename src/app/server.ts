@@ -48,7 +48,7 @@ import {
 import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
 import type { Tracing } from './tracing.ts';
-import { type LoadedUsers, loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
+import { loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
 
 /** Dependencies of a server in addition to its configuration. */
 interface ServerParts {
@@ -234,16 +234,27 @@ export class Server implements Service {
     const tokens = new ApiTokens({
       namespaces: broker.namespaces(),
       ownerNamed: (name) => authenticator.userNamed(name),
-      clock,
-      random: this.#parts.random,
-      log,
+      ...this.#parts,
     });
-    const authenticator: PasswordAuthenticator = await this.#startAuthenticator(users, tokens);
+    const known = new KnownLogins(join(config.dataDir, DATA_FILES.logins), clock, log);
+    await this.#startParts(known);
+    const { accounts } = users;
+    const authenticator: PasswordAuthenticator = new PasswordAuthenticator({
+      ...this.#parts,
+      accounts,
+      known,
+      tokens,
+    });
     await this.#startParts(tokens);
-    const sandbox = await this.#startSandbox();
-    const exchanges = await this.#startExchanges(broker, authenticator, sandbox);
+    // Stopped after its users. Its thread starts with the first selector, because it takes as long as the rest of the
+    // startup.
+    const sandbox = makeSandbox({ clock });
+    await this.#startParts({ start: async () => {}, stop: () => sandbox.stop() });
+    const userNamed = (name: string) => authenticator.userNamed(name);
+    const exchanges = await this.#startExchanges(broker, userNamed, sandbox);
     const searches = new Searches({ sandbox, clock, selectors: config.selectors === 'on' });
-    const operations = await this.#startOperations(broker, authenticator, searches, exchanges);
+    const operations = new BulkOperations({ ...this.#parts, broker, searches, userNamed, exchanges });
+    await this.#startParts(operations);
     const shared = { broker, authenticator, clock, log, version };
     const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();
@@ -266,8 +277,7 @@ export class Server implements Service {
         operationPictures(operations),
         alarms({ namespaces, engines: engineHealth, clock }),
       ],
-      clock,
-      random: this.#parts.random,
+      ...this.#parts,
       limits: config.events,
     });
     await this.#startParts(events);
@@ -286,14 +296,8 @@ export class Server implements Service {
       sessions: () => new Map(sessions.map(({ name, server }) => [name, server.counts])),
     });
     const { allowedOrigins, metricsWithoutLogin, batchCount, batchBytes } = config.http;
-    const batchLimits = { batchCount, batchBytes };
     const { enabled, idle, secret = null } = config.console;
-    const ended = new EndedSessions({
-      namespaces: broker.namespaces(),
-      clock,
-      random: this.#parts.random,
-      log,
-    });
+    const ended = new EndedSessions({ namespaces, ...this.#parts });
     await this.#startParts(ended);
     const consoleSessions = new ConsoleSessions({
       accountNamed: (name) => authenticator.accountNamed(name),
@@ -313,7 +317,8 @@ export class Server implements Service {
       options: {
         ...HTTP_DEFAULTS,
         ...settings.http,
-        ...batchLimits,
+        batchCount,
+        batchBytes,
         allowedOrigins,
         metricsWithoutLogin,
         ...(!enabled && { consoleFolder: null }),
@@ -406,56 +411,24 @@ export class Server implements Service {
     return broker;
   }
 
-  async #startAuthenticator({ accounts }: LoadedUsers, tokens: ApiTokens): Promise<PasswordAuthenticator> {
-    const { clock, log } = this.#parts;
-    const known = new KnownLogins(join(this.#config.dataDir, DATA_FILES.logins), clock, log);
-    await this.#startParts(known);
-    return new PasswordAuthenticator({ ...this.#parts, accounts, known, tokens });
-  }
-
-  /**
-   * Registers the sandbox to be stopped after its users. Its thread starts with the first selector, because it takes as
-   * long as the rest of the startup.
-   */
-  async #startSandbox(): Promise<SelectorSandbox> {
-    const sandbox = makeSandbox({ clock: this.#parts.clock });
-    await this.#startParts({ start: async () => {}, stop: () => sandbox.stop() });
-    return sandbox;
-  }
-
-  async #startOperations(
-    broker: Broker,
-    authenticator: PasswordAuthenticator,
-    searches: Searches,
-    exchanges: Exchanges,
-  ): Promise<BulkOperations> {
-    const { clock, random, log } = this.#parts;
-    const userNamed = (name: string) => authenticator.userNamed(name);
-    const operations = new BulkOperations({ broker, searches, userNamed, exchanges, clock, random, log });
-    await this.#startParts(operations);
-    return operations;
-  }
-
   /** If a configured exchange cannot start, because of its namespace or selector for example, throws a ConfigError. */
   async #startExchanges(
     broker: Broker,
-    authenticator: PasswordAuthenticator,
+    owners: (name: string) => User | null,
     sandbox: SelectorSandbox,
   ): Promise<Exchanges> {
-    const { clock, random, log, errorAt } = this.#parts;
+    const { errorAt } = this.#parts;
     const { selectors, maxHops, maxCopies } = this.#config;
     const configured = parseExchanges(this.#config, errorAt);
     const exchanges = new Exchanges({
+      ...this.#parts,
       broker,
       sandbox,
-      clock,
-      random,
-      log,
       maxHops,
       maxCopies,
       selectors: selectors === 'on',
       configured,
-      owners: (name) => authenticator.userNamed(name),
+      owners,
     });
     await this.#startParts({
       async start() {
