@@ -39,11 +39,6 @@ interface NumberedElement {
   readonly length: number;
 }
 
-interface ImportedElement {
-  readonly number: number;
-  readonly element: ExportedElement;
-}
-
 /** The elements of a body. */
 export interface SentElements {
   readonly place: LineOrPart;
@@ -82,7 +77,7 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
 }
 
 function* readLines(body: Buffer, bodyLimit: number): Generator<NumberedElement, void, undefined> {
-  for (const { number, line } of bodyLines(body, maxLineBytes(bodyLimit))) {
+  for (const { number, line } of bodyLines(body, bodyLimit)) {
     const element = readAt('line', number, () => checkBodySize(readLineElement(line), bodyLimit));
     yield { number, element, length: line.length };
   }
@@ -100,18 +95,6 @@ function* readSentParts(
     const part = next.value;
     const element = readAt('part', number, () => checkBodySize(elementOfPart(part), bodyLimit));
     yield { number, element, length: part.length };
-  }
-}
-
-/**
- * The elements of an export, as its lines arrive; the client is paused while one is processed. Ends early if the client
- * disconnects (then `complete` of the request is false).
- * @throws QuaysideError the error of the next element, with its line number; `request-timeout`
- */
-export async function* importedElements(call: HttpCall): AsyncGenerator<ImportedElement, void, undefined> {
-  const { bodyLimit } = call.front.parts.options;
-  for await (const { number, line } of incomingLines(call, maxLineBytes(bodyLimit))) {
-    yield { number, element: readAt('line', number, () => checkBodySize(readExportedLine(line), bodyLimit)) };
   }
 }
 
@@ -182,19 +165,17 @@ function isWhiteSpace(byte: number | undefined): boolean {
 /** Bytes of a line in addition to twice the largest body: base64 takes four characters for three bytes. */
 const LINE_OVERHEAD_BYTES = 65_536;
 
-/** Maximum size of a line, in bytes, if the body of its element has at most `bodyLimit` bytes. */
-function maxLineBytes(bodyLimit: number): number {
-  return 2 * bodyLimit + LINE_OVERHEAD_BYTES;
-}
+const LINE_END = Buffer.from('\n');
 
 /**
  * The lines of a whole body. Blank lines are skipped, but counted.
- * @throws QuaysideError `invalid-body` for a line that is not UTF-8, `body-too-large` for one of more than `maxBytes`
+ * @throws QuaysideError `invalid-body` for a line that is not UTF-8, `body-too-large` for one that is longer than any
+ * element of at most `bodyLimit` bytes needs
  */
-function* bodyLines(body: Buffer, maxBytes: number): Generator<BodyLine, void, undefined> {
-  const splitter = new LineSplitter(maxBytes);
+function* bodyLines(body: Buffer, bodyLimit: number): Generator<BodyLine, void, undefined> {
+  const splitter = new LineSplitter(bodyLimit);
   yield* splitter.push(body);
-  yield* splitter.end();
+  yield* splitter.push(LINE_END);
 }
 
 /**
@@ -202,15 +183,17 @@ function* bodyLines(body: Buffer, maxBytes: number): Generator<BodyLine, void, u
  * client disconnects (then `complete` of the request is false). Otherwise like {@link bodyLines}.
  * @throws QuaysideError `request-timeout` if nothing arrives for `requestTimeoutMs`
  */
-async function* incomingLines(
-  { front, request, response, head }: HttpCall,
-  maxBytes: number,
-): AsyncGenerator<BodyLine, void, undefined> {
+export async function* incomingLines({
+  front,
+  request,
+  response,
+  head,
+}: HttpCall): AsyncGenerator<BodyLine, void, undefined> {
   const { clock, options } = front.parts;
   if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
-  const splitter = new LineSplitter(maxBytes);
+  const splitter = new LineSplitter(options.bodyLimit);
   for await (const chunk of request.chunks(clock, options.requestTimeoutMs)) yield* splitter.push(chunk);
-  if (request.complete) yield* splitter.end();
+  if (request.complete) yield* splitter.push(LINE_END);
 }
 
 /** Splits the chunks of a body into lines. */
@@ -221,8 +204,9 @@ class LineSplitter {
   /** The bytes of the line that has not ended yet. */
   readonly #partialLine = new BytePieces();
 
-  constructor(maxBytes: number) {
-    this.#maxBytes = maxBytes;
+  /** @param bodyLimit of an element */
+  constructor(bodyLimit: number) {
+    this.#maxBytes = 2 * bodyLimit + LINE_OVERHEAD_BYTES;
   }
 
   /** The lines that end in this chunk. */
@@ -234,7 +218,7 @@ class LineSplitter {
     for (let end = chunk.indexOf(LINE_FEED, from); end !== -1; end = chunk.indexOf(LINE_FEED, from)) {
       const line =
         this.#partialLine.length > 0
-          ? this.#endLine(chunk.subarray(from, end))
+          ? this.#decode(this.#wholeLine(chunk.subarray(from, end)), 'utf8', false)
           : this.#decode(chunk, encoding, isValidUtf8, from, end);
       this.#count += 1;
       yield { number: this.#count, line };
@@ -255,20 +239,15 @@ class LineSplitter {
     return at;
   }
 
-  /** The last line, if it has no line feed. */
-  *end(): Generator<BodyLine, void, undefined> {
-    if (this.#partialLine.length > 0) yield { number: this.#count + 1, line: this.#endLine(EMPTY) };
-  }
-
   #keepPartial(bytes: Buffer): void {
     this.#partialLine.append(bytes);
     if (this.#partialLine.length > this.#maxBytes) throw this.#tooLong(this.#partialLine.length);
   }
 
   /** @param lastBytes the bytes of the line in the current chunk */
-  #endLine(lastBytes: Buffer): string {
+  #wholeLine(lastBytes: Buffer): Buffer {
     this.#partialLine.append(lastBytes);
-    return this.#decode(this.#partialLine.take(), 'utf8', false);
+    return this.#partialLine.take();
   }
 
   /** Decodes one line. @param isValidUtf8 whether the bytes are known to be UTF-8 */
@@ -294,8 +273,6 @@ class LineSplitter {
     return errorIn('line', this.#count + 1, error);
   }
 }
-
-const EMPTY = Buffer.alloc(0);
 
 /** The fields of one element that a line or part of an insert of many gives. Null: not given. */
 export interface GivenElement extends ElementContent {
@@ -451,12 +428,13 @@ function readLineElement(line: string): GivenElement {
 
 /**
  * Reads a line that `exportedLine` wrote.
- * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
+ * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`, `body-too-large`; members are named
+ * within the line
  */
-function readExportedLine(line: string): ExportedElement {
+export function readExportedLine(line: string, bodyLimit: number): ExportedElement {
   const members = parse(ExportLine, objectIn(line));
   const { id, group, expiresAt, contentType, contentEncoding } = members;
-  return {
+  const element = {
     id,
     group: group?.trim() ?? null,
     body: bodyOf(members, line, EXPORTED_BODIES),
@@ -468,6 +446,7 @@ function readExportedLine(line: string): ExportedElement {
     insertedAt: Date.parse(members.insertedAt),
     expiresAt: expiresAt == null ? null : Date.parse(expiresAt),
   };
+  return checkBodySize(element, bodyLimit);
 }
 
 /** Parses a line that must be a JSON object. @throws QuaysideError `invalid-body` */

@@ -5,7 +5,7 @@ import { exportPages, QueueImport } from '../../operations/transfer.ts';
 import type { HttpCall } from '../call.ts';
 import { group } from '../parameters.ts';
 import { json, type Route, route } from '../route.ts';
-import { ExportLine, errorIn, importedElements } from '../sent-elements.ts';
+import { ExportLine, errorIn, incomingLines, readExportedLine } from '../sent-elements.ts';
 import { exportedLine, NDJSON } from '../written-elements.ts';
 
 export const exportRoutes: readonly Route[] = [
@@ -74,12 +74,13 @@ async function* exportLines(call: HttpCall, group: string | null): AsyncGenerato
  * a repetition skips them. Therefore a failed import is audited as well.
  */
 async function importLines(call: HttpCall): Promise<void> {
+  const { bodyLimit } = call.front.parts.options;
   const queueImport = new QueueImport(call.queue, call.user.name);
   try {
-    for await (const { number, element } of importedElements(call)) {
+    for await (const { number, line } of incomingLines(call)) {
       call.renewUser();
       try {
-        await queueImport.add(element);
+        await queueImport.add(readExportedLine(line, bodyLimit));
       } catch (error) {
         throw errorIn('line', number, error);
       }
