@@ -1,7 +1,7 @@
 import type { NewAdministrator } from '../access/users-file.ts';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
-import { type Clock, systemClock } from '../util/clock.ts';
+import { systemClock } from '../util/clock.ts';
 import { ownCommand } from '../util/own-command.ts';
 import { EXIT } from './command-line.ts';
 import { createLog, type Log, logLibraryOutput } from './log.ts';
@@ -39,7 +39,7 @@ export async function serve(io: ServeIo): Promise<number> {
   const start = async (): Promise<void> => {
     await server.start();
     pidFile = tryPidFile(config, log);
-    printStart(server, config, io, pidFile);
+    io.output.write(startText(server, config, io.version, pidFile));
   };
   // Runs the start and the reloads one at a time: of two concurrent reloads, the older could overwrite the newer one.
   let changes = Promise.resolve();
@@ -61,16 +61,22 @@ export async function serve(io: ServeIo): Promise<number> {
 
 function ignore(): void {}
 
-/** Reactions to signals and failures. */
-interface ProcessEvents {
-  /** Stops the server and ends the process with this code. */
-  readonly end: (code: number) => void;
-  /** Reloads the configuration. */
-  readonly onReload: () => void;
-}
+/**
+ * Under `npm start`, one Ctrl-C arrives twice: from the terminal, which signals the process group, and from npm, which
+ * forwards it. Only a signal after this interval counts as a second one.
+ */
+const SAME_PRESS_MS = 300;
 
-/** Subscribes to signals and failures. Returns a function that unsubscribes. */
-function followProcess(server: Server, log: Log, io: ServeIo, { end, onReload }: ProcessEvents): () => void {
+/**
+ * Subscribes to signals and failures. Returns a function that unsubscribes.
+ * @param end stops the server and ends the process with this code
+ */
+function followProcess(
+  server: Server,
+  log: Log,
+  io: ServeIo,
+  { end, onReload }: { readonly end: (code: number) => void; readonly onReload: () => void },
+): () => void {
   const { logger } = log;
   const onUncaught = (err: unknown): void => {
     logger.fatal({ event: 'fault', err }, 'uncaught error: the server stops');
@@ -80,21 +86,23 @@ function followProcess(server: Server, log: Log, io: ServeIo, { end, onReload }:
     logger.fatal({ event: 'engine-failed', err }, 'an engine has failed: the server stops');
     end(EXIT.failed);
   });
-  process.on('uncaughtException', onUncaught);
-  const restoreOutput = logLibraryOutput(logger);
-  const unfollowSignals = followSignals(systemClock, {
-    stop: (signal) => {
+  let stopAt: number | null = null;
+  const onStop = (signal: string): void => {
+    const now = systemClock.monotonic();
+    stopAt ??= now;
+    if (now === stopAt) {
       logger.info({ event: 'stop', signal }, 'stopping');
       end(EXIT.done);
-    },
-    stopNow: (signal) => {
+    } else if (now - stopAt >= SAME_PRESS_MS) {
       logger.warn({ event: 'stop', signal }, 'exiting immediately');
       cutOff(log, io);
-    },
-    reload: onReload,
-  });
+    }
+  };
+  process.on('uncaughtException', onUncaught);
+  process.on('SIGTERM', onStop).on('SIGINT', onStop).on('SIGHUP', onReload);
+  const restoreOutput = logLibraryOutput(logger);
   return () => {
-    unfollowSignals();
+    process.off('SIGTERM', onStop).off('SIGINT', onStop).off('SIGHUP', onReload);
     restoreOutput();
     process.off('uncaughtException', onUncaught);
   };
@@ -109,27 +117,6 @@ async function reload(server: Server, { logger }: Log, io: ServeIo): Promise<voi
   } catch (err) {
     logger.error({ event: 'reload', err }, 'the configuration could not be reloaded; nothing was changed');
   }
-}
-
-function printStart(
-  server: Server,
-  config: Config,
-  { version, output }: ServeIo,
-  pidFile: PidFile | null,
-): void {
-  output.write(
-    startText({
-      version,
-      pid: process.pid,
-      pidFile: pidFile?.path ?? null,
-      url: server.url,
-      hasConsole: config.console.enabled,
-      otherUrls: Object.values(server.otherUrls),
-      namespaces: Object.keys(config.namespaces),
-      newAdministrator: server.newAdministrator,
-      usersFile: hasConfiguredUsers(config) ? null : usersFileOf(config).path,
-    }),
-  );
 }
 
 /** Returns whether all parts were stopped. Never rejects: an error here must not hide the reason for the stop. */
@@ -155,39 +142,6 @@ function cutOff(log: Log, io: ServeIo): void {
   void log.flush().then(() => io.exitNow(EXIT.failed));
 }
 
-interface SignalHandlers {
-  /** SIGTERM or SIGINT. */
-  stop(signal: string): void;
-  /** SIGTERM or SIGINT once more. */
-  stopNow(signal: string): void;
-  /** SIGHUP. */
-  reload(): void;
-}
-
-/**
- * Under `npm start`, one Ctrl-C arrives twice: from the terminal, which signals the process group, and from npm, which
- * forwards it. Only a signal after this interval counts as a second one.
- */
-const SAME_PRESS_MS = 300;
-
-/** Subscribes to the signals of this process. Returns a function that unsubscribes. */
-function followSignals(clock: Clock, handlers: SignalHandlers): () => void {
-  let firstAt: number | null = null;
-  const onStop = (signal: string): void => {
-    if (firstAt === null) {
-      firstAt = clock.monotonic();
-      handlers.stop(signal);
-    } else if (clock.monotonic() - firstAt >= SAME_PRESS_MS) {
-      handlers.stopNow(signal);
-    }
-  };
-  const onReload = (): void => handlers.reload();
-  process.on('SIGTERM', onStop).on('SIGINT', onStop).on('SIGHUP', onReload);
-  return () => {
-    process.off('SIGTERM', onStop).off('SIGINT', onStop).off('SIGHUP', onReload);
-  };
-}
-
 /** Tolerates failures: without a pid file, operators can still use the process id that startup prints. */
 function tryPidFile({ dataDir }: Config, { logger }: Log): PidFile | null {
   try {
@@ -206,52 +160,37 @@ function removePidFile(file: PidFile | null, { logger }: Log): void {
   }
 }
 
-interface StartFacts {
-  readonly version: string;
-  readonly pid: number;
-  /** Null if it could not be written. */
-  readonly pidFile: string | null;
-  readonly url: string;
-  /** Whether `url` serves the console. */
-  readonly hasConsole: boolean;
-  /** Addresses of the front ends other than HTTP. */
-  readonly otherUrls: readonly string[];
-  /** In the order of the configuration. */
-  readonly namespaces: readonly string[];
-  readonly newAdministrator: NewAdministrator | null;
-  /** Path of the users file; null if the configuration defines the users. */
-  readonly usersFile: string | null;
-}
-
 /** The text on standard output after startup, for people; programs read the log. */
-function startText(facts: StartFacts): string {
-  const { version, url, otherUrls, newAdministrator, usersFile } = facts;
-  const first = `Quayside ${version} listens on ${[url, ...otherUrls].join(' and ')}\n${pidText(facts)}`;
-  if (newAdministrator !== null) return `${first}\n${firstStart(facts, newAdministrator)}`;
-  if (usersFile === null) return first;
+function startText(server: Server, config: Config, version: string, pidFile: PidFile | null): string {
+  const { url, otherUrls, newAdministrator } = server;
+  const urls = [url, ...Object.values(otherUrls)].join(' and ');
+  const first = `Quayside ${version} listens on ${urls}\n${pidText(pidFile)}`;
+  if (newAdministrator !== null) return `${first}\n${firstStart(url, config, newAdministrator)}`;
+  if (hasConfiguredUsers(config)) return first;
   return `${first}The administrator's password was shown at the first start; ${ownCommand('reset-admin')} generates a new one.\n`;
 }
 
 /** Shows the server's process id, because npm does not forward SIGHUP. */
-function pidText({ pid, pidFile }: StartFacts): string {
-  const location = pidFile === null ? '' : ` (stored in ${pidFile})`;
+function pidText(pidFile: PidFile | null): string {
+  const { pid } = process;
+  const location = pidFile === null ? '' : ` (stored in ${pidFile.path})`;
   return `Its process is ${pid}${location}; kill -HUP ${pid} reloads users and certificates.\n`;
 }
 
-function firstStart(facts: StartFacts, { definition, password }: NewAdministrator): string {
+function firstStart(url: string, config: Config, { definition, password }: NewAdministrator): string {
   // A browser cannot open a Unix socket.
-  const console =
-    facts.hasConsole && !facts.url.startsWith('unix:') ? `  console   ${callable(facts.url)}/console/\n` : '';
+  const hasConsole = config.console.enabled && !url.startsWith('unix:');
+  const [namespace = ''] = Object.keys(config.namespaces);
   return `This is the first start. An administrator was created:
 
-  address   ${facts.url}
-${console}  user      ${definition.name}
+  address   ${url}
+${hasConsole ? `  console   ${callable(url)}/console/\n` : ''}  user      ${definition.name}
   password  ${password}
 
-The password is shown only once; its hash is in ${facts.usersFile}.
+The password is shown only once; its hash is in ${usersFileOf(config).path}.
 To try it, paste these lines into a shell:
 
-${tryLines(facts, `${definition.name}:${password}`).join('\n')}
+${tryLines(url, namespace, `${definition.name}:${password}`).join('\n')}
 
 They insert an element, get it (waiting up to ten seconds), reserve another and commit it with its token. Q is the
 address of the server, as in README.md.
@@ -262,11 +201,11 @@ address of the server, as in README.md.
 const ID_AND_TOKEN = `awk 'tolower($1) == "x-ks-id:" { id = $2 } tolower($1) == "x-ks-lease:" { token = $2 } END { print id "?token=" token }'`;
 
 /** Example commands for any POSIX shell. */
-function tryLines({ url, namespaces }: StartFacts, credentials: string): string[] {
+function tryLines(url: string, firstNamespace: string, credentials: string): string[] {
   const [, socket] = /^unix:(.*)$/.exec(url) ?? [];
   const address = socket === undefined ? callable(url) : 'http://localhost';
   const to = socket === undefined ? '' : ` --unix-socket '${socket.replaceAll("'", "'\\''")}'`;
-  const namespace = encodeURIComponent(namespaces[0] ?? '').replaceAll('!', '%21');
+  const namespace = encodeURIComponent(firstNamespace).replaceAll('!', '%21');
   return [
     `export U='${credentials}' Q='${address}'`,
     `curl${to} -u "$U" -X PUT "$Q/q/${namespace}/first" -H 'content-type: application/json' -d '{"hello": "world"}'`,

@@ -128,7 +128,7 @@ export class Span {
   name: string;
   /** The error code or the status of failed work; null if it has not failed. */
   error: string | null = null;
-  #endedAt: number | null = null;
+  endedAt: number | null = null;
 
   constructor({ name, kind, context, parentId, startedAt }: SpanStart) {
     this.name = name;
@@ -136,10 +136,6 @@ export class Span {
     this.context = context;
     this.parentId = parentId;
     this.startedAt = startedAt;
-  }
-
-  get endedAt(): number | null {
-    return this.#endedAt;
   }
 
   /** Whether the span is exported. If not, collecting details is a waste of time. */
@@ -164,7 +160,7 @@ export class Span {
 
   /** Ends the span. Its length is 0 if the clock was set back during it. */
   end(at: number): void {
-    this.#endedAt = Math.max(this.startedAt, at);
+    this.endedAt = Math.max(this.startedAt, at);
   }
 }
 

@@ -97,7 +97,7 @@ const ConsoleCredentials = namedObject(
 
 /** Routes of the console: its pages, which are files, and its sessions. */
 export function consoleRoutes(folder: string): readonly Route[] {
-  const files = new ConsoleFiles(folder);
+  const files = consoleFiles(folder);
   return [
     route({
       ...pageRoute,
@@ -277,11 +277,11 @@ function redirectToConsole(call: HttpCall): void {
 
 async function sendFile(
   call: HttpCall,
-  files: ConsoleFiles,
+  files: ReturnType<typeof consoleFiles>,
   name: string,
   cacheControl: string,
 ): Promise<void> {
-  const built = await files.read();
+  const built = await files();
   if (built === null) {
     call.sendText(503, NOT_BUILT, ['cache-control', 'no-store', 'retry-after', '5'], TEXT);
     return;
@@ -410,29 +410,23 @@ const OTHER_TYPE = 'application/octet-stream';
 const compress = promisify(gzip);
 
 /**
- * The built files of the console, read and compressed at their first use, so that a server whose console is not used
+ * Returns a function that returns the built files of the console by their path in the folder, with `/`; null if the
+ * console is not built. They are read and compressed at their first use, so that a server whose console is not used
  * starts without them. Requests look up names among these files and never form a path.
  */
-class ConsoleFiles {
-  readonly #folder: string;
-  #files: Promise<ReadonlyMap<string, ConsoleFile>> | null = null;
-
-  constructor(folder: string) {
-    this.#folder = folder;
-  }
-
-  /** Files by their path in the folder, with `/`; null if the console is not built. */
-  async read(): Promise<ReadonlyMap<string, ConsoleFile> | null> {
-    this.#files ??= readFiles(this.#folder);
+function consoleFiles(folder: string): () => Promise<ReadonlyMap<string, ConsoleFile> | null> {
+  let files: Promise<ReadonlyMap<string, ConsoleFile>> | null = null;
+  return async () => {
+    files ??= readFiles(folder);
     try {
-      return await this.#files;
+      return await files;
     } catch (error) {
       // Retry at the next request: the console may be built while the server runs.
-      this.#files = null;
+      files = null;
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
       throw error;
     }
-  }
+  };
 }
 
 async function readFiles(folder: string): Promise<ReadonlyMap<string, ConsoleFile>> {
