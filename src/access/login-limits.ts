@@ -13,14 +13,19 @@ export interface Origin {
 
 /** Maximum delay of an attempt; if it had to wait longer, it is rejected. */
 const MAX_DELAY_MS = 5_000;
+/** Maximum keys of a limit; beyond this, the key with the oldest failure is evicted. */
 const MAX_KEYS = 10_000;
 
 /** Failures of one name from one network, caused by guessing or by a program with a wrong password. */
 const PAIR = { burst: 10, refillMs: 5_000 };
 /** The same for a pair with a recent login. Its attempts wait before they are rejected, so it refills faster. */
 const KNOWN_PAIR = { burst: 10, refillMs: 2_000 };
-/** Distinct names that fail in one network. */
-const NETWORK = { maxNames: 30, windowMs: 5 * 60_000, maxNetworks: 2_000 };
+/** Maximum distinct names that fail in one network. */
+const MAX_NAMES = 30;
+/** How long a name counts after its last failure. */
+const NAME_MS = 5 * 60_000;
+/** Beyond this, the network with the oldest failure is evicted. */
+const MAX_NETWORKS = 2_000;
 /** Failures of one name from all networks together. */
 const NAME = { burst: 100, refillMs: 1_000 };
 
@@ -40,10 +45,10 @@ export class LoginLimits {
 
   constructor(clock: Clock) {
     this.#clock = clock;
-    this.#pairs = new FailureLimit({ clock, maxKeys: MAX_KEYS, ...PAIR });
-    this.#knownPairs = new FailureLimit({ clock, maxKeys: MAX_KEYS, ...KNOWN_PAIR });
-    this.#names = new FailureLimit({ clock, maxKeys: MAX_KEYS, ...NAME });
-    this.#networks = new FailedNameLimit({ clock, ...NETWORK });
+    this.#pairs = new FailureLimit(clock, PAIR);
+    this.#knownPairs = new FailureLimit(clock, KNOWN_PAIR);
+    this.#names = new FailureLimit(clock, NAME);
+    this.#networks = new FailedNameLimit(clock);
   }
 
   /**
@@ -111,16 +116,6 @@ function rejectAbove(maxMs: number, waitMs: number): void {
   });
 }
 
-interface FailureLimitOptions {
-  readonly clock: Clock;
-  /** Maximum failures in a burst. */
-  readonly burst: number;
-  /** One more failure is allowed after each interval. */
-  readonly refillMs: number;
-  /** Maximum keys; beyond this, the key with the oldest failure is evicted. */
-  readonly maxKeys: number;
-}
-
 interface Bucket {
   /** Negative while checks wait, by one for each. */
   tokens: number;
@@ -132,61 +127,52 @@ interface Bucket {
  * that only failures count, even with concurrent checks.
  */
 class FailureLimit {
-  readonly #options: FailureLimitOptions;
+  readonly #clock: Clock;
+  readonly #burst: number;
+  readonly #refillMs: number;
   readonly #buckets = new Map<string, Bucket>();
 
-  constructor(options: FailureLimitOptions) {
-    this.#options = options;
+  /** @param bounds the maximum failures in a burst, and the interval after which one more is allowed */
+  constructor(clock: Clock, { burst, refillMs }: { readonly burst: number; readonly refillMs: number }) {
+    this.#clock = clock;
+    this.#burst = burst;
+    this.#refillMs = refillMs;
   }
 
   /** Milliseconds until another check may start, after those already waiting; 0: now. */
   waitMs(key: string): number {
     const bucket = this.#refilled(key);
     if (bucket === undefined || bucket.tokens >= 1) return 0;
-    const { clock, refillMs } = this.#options;
-    return Math.max(1, Math.ceil(bucket.refilledAt + refillMs * (1 - bucket.tokens) - clock.monotonic()));
+    const readyAt = bucket.refilledAt + this.#refillMs * (1 - bucket.tokens);
+    return Math.max(1, Math.ceil(readyAt - this.#clock.monotonic()));
   }
 
   spend(key: string): void {
-    const bucket = this.#refilled(key) ?? {
-      tokens: this.#options.burst,
-      refilledAt: this.#options.clock.monotonic(),
-    };
+    const bucket = this.#refilled(key) ?? { tokens: this.#burst, refilledAt: this.#clock.monotonic() };
     bucket.tokens -= 1;
-    putLast(this.#buckets, key, bucket, this.#options.maxKeys);
+    putLast(this.#buckets, key, bucket, MAX_KEYS);
   }
 
   refund(key: string): void {
     const bucket = this.#refilled(key);
     if (bucket === undefined) return;
     bucket.tokens += 1;
-    if (bucket.tokens >= this.#options.burst) this.#buckets.delete(key);
+    if (bucket.tokens >= this.#burst) this.#buckets.delete(key);
   }
 
   /** Undefined if the bucket is full; full buckets are not stored. */
   #refilled(key: string): Bucket | undefined {
     const bucket = this.#buckets.get(key);
     if (bucket === undefined) return undefined;
-    const { clock, burst, refillMs } = this.#options;
-    const refilled = Math.floor((clock.monotonic() - bucket.refilledAt) / refillMs);
+    const refilled = Math.floor((this.#clock.monotonic() - bucket.refilledAt) / this.#refillMs);
     if (refilled > 0) {
       bucket.tokens += refilled;
-      bucket.refilledAt += refilled * refillMs;
+      bucket.refilledAt += refilled * this.#refillMs;
     }
-    if (bucket.tokens < burst) return bucket;
+    if (bucket.tokens < this.#burst) return bucket;
     this.#buckets.delete(key);
     return undefined;
   }
-}
-
-interface FailedNameLimitOptions {
-  readonly clock: Clock;
-  /** How long a name counts after its last failure. */
-  readonly windowMs: number;
-  /** Maximum failed names per network within that time. */
-  readonly maxNames: number;
-  /** Maximum networks; beyond this, the network with the oldest failure is evicted. */
-  readonly maxNetworks: number;
 }
 
 /**
@@ -194,28 +180,27 @@ interface FailedNameLimitOptions {
  * one name, whereas an attacker who tries one password with many names is counted many times.
  */
 class FailedNameLimit {
-  readonly #options: FailedNameLimitOptions;
+  readonly #clock: Clock;
   /** Last failure by network and name, monotonic ms. Both maps are ordered, oldest first. */
   readonly #networks = new Map<string, Map<string, number>>();
 
-  constructor(options: FailedNameLimitOptions) {
-    this.#options = options;
+  constructor(clock: Clock) {
+    this.#clock = clock;
   }
 
   /** 0 if an attempt of the name is allowed, otherwise milliseconds until one more name may fail in this network. */
   waitMs(network: string, name: string): number {
     const names = this.#recent(network);
-    const { maxNames, windowMs, clock } = this.#options;
-    if (names === undefined || names.size < maxNames || names.has(name)) return 0;
+    if (names === undefined || names.size < MAX_NAMES || names.has(name)) return 0;
     const [oldest = 0] = names.values();
-    return Math.max(1, Math.ceil(oldest + windowMs - clock.monotonic()));
+    return Math.max(1, Math.ceil(oldest + NAME_MS - this.#clock.monotonic()));
   }
 
   add(network: string, name: string): void {
     const names = this.#recent(network) ?? new Map<string, number>();
     names.delete(name);
-    names.set(name, this.#options.clock.monotonic());
-    putLast(this.#networks, network, names, this.#options.maxNetworks);
+    names.set(name, this.#clock.monotonic());
+    putLast(this.#networks, network, names, MAX_NETWORKS);
   }
 
   remove(network: string, name: string): void {
@@ -227,7 +212,7 @@ class FailedNameLimit {
   #recent(network: string): Map<string, number> | undefined {
     const names = this.#networks.get(network);
     if (names === undefined) return undefined;
-    const since = this.#options.clock.monotonic() - this.#options.windowMs;
+    const since = this.#clock.monotonic() - NAME_MS;
     for (const [name, at] of names) {
       if (at > since) return names;
       names.delete(name);
