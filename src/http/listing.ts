@@ -41,7 +41,7 @@ export const NEXT_LINK = {
 };
 
 /** The header that names the next page, relative to the request's own URL. */
-export function nextPage({ limit, array, tree }: PageQuery, after: string): readonly string[] {
+function nextPage({ limit, array, tree }: PageQuery, after: string): readonly string[] {
   const form = array ? 'array=1&' : tree ? 'tree=1&' : '';
   return ['link', `<?${form}limit=${limit}&after=${encodeURIComponent(after)}>; rel="next"`];
 }
@@ -120,7 +120,7 @@ export const READ_AT_ONCE = 32;
  */
 export async function readEach<N, T>(
   namespaces: readonly N[],
-  read: (namespace: N) => Promise<T>,
+  read: (namespace: N, index: number) => Promise<T>,
 ): Promise<(T | null)[]> {
   const outcomes = await Promise.allSettled(namespaces.map(read));
   const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));

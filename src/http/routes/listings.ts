@@ -10,7 +10,6 @@ import {
   jsonPieces,
   listingForm,
   NEXT_LINK,
-  nextPage,
   type Page,
   type PageQuery,
   pageOf,
@@ -117,16 +116,16 @@ export const listingRoutes: readonly Route[] = [
       call.front.limits.listInTurn(call, async () => {
         const form = listingForm(query);
         const { namespace } = call;
-        const after = query.after === null ? null : { namespace: namespace.name, queue: query.after };
+        const after = query.after === null ? null : { namespace, queue: query.after };
         const page = await queuePage(call, [namespace], query, after);
         await call.sendPieces(PIECES[form](page.items), page.headers);
       }),
   }),
 ];
 
-/** The queue behind which a page begins. */
+/** The place of a queue in a listing. */
 interface Position {
-  readonly namespace: string;
+  readonly namespace: Namespace;
   readonly queue: string;
 }
 
@@ -141,48 +140,36 @@ async function queuePage(
   query: QueueQuery,
   after: Position | null,
 ): Promise<Page<QueueFolder>> {
-  const from = after === null ? 0 : namespaces.findIndex(({ name }) => name === after.namespace);
-  const remaining = namespaces.slice(from);
+  const remaining = namespaces.slice(after === null ? 0 : namespaces.indexOf(after.namespace));
   const known = await readEach(remaining, async (namespace) => {
     if (query.reload) await namespace.reload();
     const names = await namespace.queueNames();
-    return namespace.name === after?.namespace ? itemsAfter(names, after.queue) : names;
+    return namespace === after?.namespace ? itemsAfter(names, after.queue) : names;
   });
-  const shown: { readonly namespace: Namespace; readonly names: readonly string[] | null }[] = [];
-  let left = query.limit ?? Number.POSITIVE_INFINITY;
-  let isCut = false;
-  for (const [i, namespace] of remaining.entries()) {
-    const all = known[i] ?? null;
-    // The queues of a namespace that is unavailable now may be on the next page.
-    isCut ||= left === 0 ? all?.length !== 0 : (all?.length ?? 0) > left;
-    if (left === 0) continue;
-    const names = all?.slice(0, left) ?? null;
-    shown.push({ namespace, names });
-    left -= names?.length ?? 0;
-  }
-  const records = await readEach(shown, async ({ namespace, names }) =>
-    names === null ? null : readRecords(namespace, names),
+  const queues = remaining.flatMap((namespace, i) => (known[i] ?? []).map((queue) => ({ namespace, queue })));
+  const { items: shown, headers } = pageOf(queues, query, (position) => cursorOf(call, position));
+  const isCut = shown.length < queues.length;
+  const last = shown.at(-1)?.namespace;
+  const folders = isCut && last !== undefined ? remaining.slice(0, remaining.indexOf(last) + 1) : remaining;
+  const byNamespace = Map.groupBy(shown, ({ namespace }) => namespace);
+  const records = await readEach(folders, async (namespace, i) =>
+    known[i] === null ? null : readRecords(byNamespace.get(namespace) ?? []),
   );
-  const items = shown.map(({ namespace: { name } }, i) => ({ name, items: records[i] ?? null }));
-  const last = shown.findLast(({ names }) => names !== null && names.length > 0);
-  if (!isCut || last === undefined) return { items, headers: [] };
-  const position = { namespace: last.namespace.name, queue: last.names?.at(-1) ?? '' };
-  return { items, headers: nextPage(query, cursorOf(call, position)) };
+  return { items: folders.map(({ name }, i) => ({ name, items: records[i] ?? null })), headers };
 }
 
 /** The `after` of a position. On `/q` it has the form of the listing's ids. */
 function cursorOf({ params }: HttpCall, { namespace, queue }: Position): string {
-  return params.namespace === undefined ? `${queue}@${namespace}` : queue;
+  return params.namespace === undefined ? `${queue}@${namespace.name}` : queue;
 }
 
 /** Parses `queue@namespace`. Both names may contain `@`, so the longest namespace that matches is used. */
 function positionOf(after: string | null, namespaces: readonly Namespace[]): Position | null {
   if (after === null) return null;
   const [namespace] = namespaces
-    .map(({ name }) => name)
-    .filter((name) => after.endsWith(`@${name}`))
-    .sort((a, b) => b.length - a.length);
-  if (namespace !== undefined) return { namespace, queue: after.slice(0, -namespace.length - 1) };
+    .filter(({ name }) => after.endsWith(`@${name}`))
+    .sort((a, b) => b.name.length - a.name.length);
+  if (namespace !== undefined) return { namespace, queue: after.slice(0, -namespace.name.length - 1) };
   throw wrongMember('after', after, 'queue@namespace, the id of the last queue of the page before');
 }
 
@@ -196,9 +183,8 @@ interface ListedQueue {
   readonly record: QueueRecord;
 }
 
-/** The records of the named queues of a namespace. */
-function readRecords(namespace: Namespace, names: readonly string[]): Promise<ListedQueue[]> {
-  return mapConcurrently(names, READ_AT_ONCE, async (queue) => ({
+function readRecords(queues: readonly Position[]): Promise<ListedQueue[]> {
+  return mapConcurrently(queues, READ_AT_ONCE, async ({ namespace, queue }) => ({
     queue,
     id: `${queue}@${namespace.name}`,
     record: await namespace.visit(queue).status(null),
