@@ -10,7 +10,7 @@ import { EarliestTimer } from '../util/earliest-timer.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import { quote } from '../util/quote.ts';
 import { MAX_CHANGES, Retries } from '../util/retries.ts';
-import { orNull, type Schema, type Static, schemaErrors, Type } from '../util/schema.ts';
+import { fitsSchema, orNull, type Schema, type Static, Type } from '../util/schema.ts';
 import type { Service } from '../util/service.ts';
 import { limitedUser } from './account.ts';
 import { loginLost, type User } from './user.ts';
@@ -441,5 +441,5 @@ function digestOf(secret: string): string {
 
 /** Null if this version cannot read the definition: it must neither prevent startup nor grant rights. */
 function storedToken({ value }: Definition): StoredToken | null {
-  return schemaErrors(StoredToken, value).length === 0 ? (value as unknown as StoredToken) : null;
+  return fitsSchema(StoredToken, value) ? (value as unknown as StoredToken) : null;
 }

@@ -192,32 +192,32 @@ function setIn(tree: Tree, path: Path, value: unknown): void {
 
 /** Checks a tree with defaults filled in against the declared options. */
 function checkTree(tree: Tree, report: Report): void {
-  for (const { path: keys, rule, error, value } of schemaErrors(Options, tree)) {
+  for (const { path: keys, rule, schema, value, error } of schemaErrors(Options, tree)) {
     const path = keys.map(String);
-    if (rule === 'unknown') reportUnknown(path, report);
-    else if (rule === 'missing') report(path, 'is missing', hintFor(schemaAt(path), 'Give it'));
-    else if (error === undefined) reportWrong(path, tree, report, rule);
+    if (rule === 'unknown') reportUnknown(path, schema, report);
+    else if (rule === 'missing') report(path, 'is missing', hintFor(schema, 'Give it'));
     else {
-      const problem = withoutPeriod(error(path.at(-1) ?? '', value as never));
-      report(path, problem, hintFor(schemaAt(path), 'Correct it'));
+      const problem =
+        error === undefined
+          ? wrongValue(schema, rule, value)
+          : withoutPeriod(error(path.at(-1) ?? '', value as never));
+      report(path, problem, hintFor(schema, 'Correct it'));
     }
   }
 }
 
-function reportUnknown(path: Path, report: Report): void {
-  const known = Object.keys(schemaAt(path.slice(0, -1))?.properties ?? {});
+/** @param group the schema of the options around it */
+function reportUnknown(path: Path, group: OptionSchema, report: Report): void {
+  const known = Object.keys(group.properties ?? {});
   const hint = didYouMean(path.at(-1) ?? '', known).trim() || `Allowed here: ${known.join(', ')}`;
   report(path, 'there is no such option', hint);
 }
 
-function reportWrong(path: Path, tree: Tree, report: Report, rule: Violation['rule']): void {
-  const schema = schemaAt(path) ?? {};
-  const value = valueAt(tree, path);
-  const allowed = describeType(schema);
+function wrongValue(schema: OptionSchema, rule: Violation['rule'], value: unknown): string {
   // The hint describes the form; the pattern itself would help few users.
   const isWrongForm = rule === 'pattern' && typeof value === 'string' && value !== '';
-  const problem = isWrongForm ? wrongForm(schema, value) : `must be ${allowed}${quotedValue(schema, value)}`;
-  report(path, problem, hintFor(schema, 'Correct it'));
+  if (isWrongForm) return wrongForm(schema, value);
+  return `must be ${describeType(schema)}${quotedValue(schema, value)}`;
 }
 
 function wrongForm({ secret }: OptionSchema, value: string): string {
@@ -232,16 +232,10 @@ function quotedValue(schema: OptionSchema, value: unknown): string {
 }
 
 /** @param request what to do if the option has neither a hint nor a default */
-function hintFor(schema: OptionSchema | undefined, request: string): string {
-  if (schema?.hint !== undefined) return schema.hint;
-  const { default: defaultValue, description } = schema ?? {};
-  if (schema?.type === 'object') return 'Write its options below it, or a JSON object into a variable';
+function hintFor(schema: OptionSchema, request: string): string {
+  const { hint, type, default: defaultValue, description } = schema;
+  if (hint !== undefined) return hint;
+  if (type === 'object') return 'Write its options below it, or a JSON object into a variable';
   if (defaultValue === undefined) return description === undefined ? request : `${request}: ${description}`;
   return `Correct it, or leave it out for the default, ${JSON.stringify(defaultValue)}`;
-}
-
-function valueAt(tree: Tree, path: Path): unknown {
-  let at: unknown = tree;
-  for (const key of path) at = isRecord(at) || Array.isArray(at) ? (at as Tree)[key] : undefined;
-  return at;
 }

@@ -315,7 +315,8 @@ function membersCheck(schema: Schema): ((value: never, at: Visit) => void) | nul
   };
 }
 
-function fitsSchema(schema: Schema, value: unknown): boolean {
+/** Whether a value has the form of a schema. */
+export function fitsSchema(schema: Schema, value: unknown): boolean {
   return schemaErrors(schema, value).length === 0;
 }
 
