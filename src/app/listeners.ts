@@ -203,15 +203,11 @@ export async function loadWebSocket(server: SessionServer): Promise<UpgradeHandl
 
 /** The proxies that a front end trusts. @throws ConfigError for an invalid entry */
 export function readProxies(config: Config, name: ListenerName, errorAt: ErrorAt): Networks {
-  return networksAt([name, 'trustedProxies'], config[name].trustedProxies, errorAt);
-}
-
-function networksAt(path: readonly string[], entries: readonly string[], errorAt: ErrorAt): Networks {
   try {
-    return new Networks(entries);
+    return new Networks(config[name].trustedProxies);
   } catch (error) {
     if (!(error instanceof NetworkError)) throw error;
-    throw errorAt([...path, String(error.index)], error.message, NETWORK_HINT);
+    throw errorAt([name, 'trustedProxies', String(error.index)], error.message, NETWORK_HINT);
   }
 }
 

@@ -65,7 +65,7 @@ function traced(setups: readonly NamespaceSetup[], tracer: Tracer): NamespaceSet
   return setups.map((setup) => {
     const { storage, type } = setup;
     const [engine = type] = type.split(':');
-    const tracedStorage = storages.get(storage) ?? new TracedStorage({ storage, engine, tracer });
+    const tracedStorage = storages.get(storage) ?? new TracedStorage(storage, engine, tracer);
     storages.set(storage, tracedStorage);
     return { ...setup, storage: tracedStorage };
   });

@@ -28,13 +28,6 @@ import type { QueueKey } from '../model/names.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { contextIn, type Span, type TraceContext, type Tracer } from './tracer.ts';
 
-interface TracedStorageOptions {
-  readonly storage: Storage;
-  /** The engine's type, such as `sqlite`. */
-  readonly engine: string;
-  readonly tracer: Tracer;
-}
-
 /** The operation type in the semantic conventions for messaging; null if they have none for the call. */
 type OperationType = 'send' | 'receive' | 'settle' | null;
 
@@ -55,7 +48,8 @@ export class TracedStorage implements Storage {
   readonly #engine: string;
   readonly #tracer: Tracer;
 
-  constructor({ storage, engine, tracer }: TracedStorageOptions) {
+  /** @param engine its type, such as `sqlite` */
+  constructor(storage: Storage, engine: string, tracer: Tracer) {
     this.#storage = storage;
     this.#engine = engine;
     this.#tracer = tracer;
