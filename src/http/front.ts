@@ -20,11 +20,11 @@ import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
 import { HttpResponse } from './response.ts';
-import { headerLines, INERT_HEADERS, type Route, type RouteMatch } from './route.ts';
+import { constantLines, INERT_HEADERS, type Route, type RouteMatch } from './route.ts';
 import { Router } from './router.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
-const HSTS = headerLines(['strict-transport-security', 'max-age=31536000']);
+const HSTS = constantLines({ 'strict-transport-security': 'max-age=31536000' });
 
 /** Upper bounds in seconds. The largest ones are for blocked gets. */
 const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10, 60];
@@ -85,7 +85,7 @@ export class Front {
     this.router = new Router(routes);
     const operations = [...routes.map(({ id }) => id), UNMATCHED];
     this.requestTimes = new Map(operations.map((id) => [id, new Histogram(REQUEST_TIME_BUCKETS_S)]));
-    this.inertLines = secured(headerLines(INERT_HEADERS));
+    this.inertLines = secured(constantLines(INERT_HEADERS));
     this.exposedHeaders = exposedHeaders(routes);
     this.#origins = new Set(parts.options.allowedOrigins.map((origin) => origin.toLowerCase()));
     this.#foreignPageLines = new LineLimit(parts.clock, (network, leftOut) => {

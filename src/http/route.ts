@@ -40,22 +40,21 @@ export interface ResponseNote {
   readonly headers?: HeaderNotes;
 }
 
+/** The headers that all responses of a route have, by name. */
+type ConstantHeaders = Readonly<Record<string, string>>;
+
 /**
  * The default headers of all responses. They make a response harmless in a browser, whatever a producer stored: an
  * element may be a page with a script.
  */
-export const INERT_HEADERS: readonly string[] = [
-  'cache-control',
-  'no-store',
-  'content-security-policy',
-  "sandbox; default-src 'none'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'",
-  'x-content-type-options',
-  'nosniff',
-  'cross-origin-resource-policy',
-  'same-origin',
-  'referrer-policy',
-  'no-referrer',
-];
+export const INERT_HEADERS: ConstantHeaders = {
+  'cache-control': 'no-store',
+  'content-security-policy':
+    "sandbox; default-src 'none'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'",
+  'x-content-type-options': 'nosniff',
+  'cross-origin-resource-policy': 'same-origin',
+  'referrer-policy': 'no-referrer',
+};
 
 /** One row of the route table, which dispatch, access checks, `/openapi.json` and the documentation tests use. */
 export interface Route {
@@ -111,8 +110,8 @@ interface RouteDefinition<Q extends object>
   extends Pick<Route, 'id' | 'path' | 'summary' | 'access' | 'responses'>,
     Partial<Pick<Route, keyof typeof DEFAULTS>> {
   readonly query?: Parameters<Q>;
-  /** Flat pairs of names and values. Not given: {@link INERT_HEADERS}. */
-  readonly responseHeaders?: readonly string[];
+  /** Not given: {@link INERT_HEADERS}. */
+  readonly responseHeaders?: ConstantHeaders;
   handle(call: HttpCall, query: Readonly<Q>): Promise<void> | void;
 }
 
@@ -123,7 +122,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     ...DEFAULTS,
     ...given,
     right: RIGHTS.find((right) => right === given.access) ?? null,
-    responseLines: headerLines(responseHeaders),
+    responseLines: constantLines(responseHeaders),
     query: new QueryReader<Q>(query ?? ({} as Parameters<Q>)),
   };
 }
@@ -133,6 +132,10 @@ export function headerLines(headers: readonly string[]): string {
   let lines = '';
   for (let at = 0; at + 1 < headers.length; at += 2) lines += `${headers[at]}: ${headers[at + 1]}\r\n`;
   return lines;
+}
+
+export function constantLines(headers: ConstantHeaders): string {
+  return headerLines(Object.entries(headers).flat());
 }
 
 export interface RouteMatch {

@@ -26,9 +26,8 @@ import { checkNoToken } from './tokens.ts';
  * elsewhere or inline, no markup from strings, no embedding in frames. Element bodies that are images are shown from
  * memory (`blob:`).
  */
-const PAGE_HEADERS: readonly string[] = [
-  'content-security-policy',
-  [
+const PAGE_HEADERS = {
+  'content-security-policy': [
     "default-src 'none'",
     "script-src 'self'",
     "style-src 'self'",
@@ -41,19 +40,13 @@ const PAGE_HEADERS: readonly string[] = [
     "base-uri 'none'",
     "form-action 'self'",
   ].join('; '),
-  'x-frame-options',
-  'DENY',
-  'x-content-type-options',
-  'nosniff',
-  'cross-origin-opener-policy',
-  'same-origin',
-  'cross-origin-resource-policy',
-  'same-origin',
-  'referrer-policy',
-  'no-referrer',
-  'vary',
-  'accept-encoding',
-];
+  'x-frame-options': 'DENY',
+  'x-content-type-options': 'nosniff',
+  'cross-origin-opener-policy': 'same-origin',
+  'cross-origin-resource-policy': 'same-origin',
+  'referrer-policy': 'no-referrer',
+  vary: 'accept-encoding',
+};
 
 /** Makes browsers revalidate the file each time; the response is 304 if it has not changed. */
 const REVALIDATED = 'no-cache';

@@ -26,7 +26,7 @@ const kinds: QueryParameter<readonly EventKind[] | null> = {
 };
 
 /** Tells proxies not to buffer or compress the response, which would delay events. */
-const UNBUFFERED = INERT_HEADERS.map((value) => (value === 'no-store' ? 'no-store, no-transform' : value));
+const UNBUFFERED = { 'cache-control': 'no-store, no-transform', 'x-accel-buffering': 'no' };
 
 export const eventRoutes: readonly Route[] = [
   route({
@@ -53,7 +53,7 @@ export const eventRoutes: readonly Route[] = [
       },
     ],
     problems: ['namespace-not-found', 'invalid-name', 'forbidden', 'too-many-subscribers', 'shutting-down'],
-    responseHeaders: [...UNBUFFERED, 'x-accel-buffering', 'no'],
+    responseHeaders: { ...INERT_HEADERS, ...UNBUFFERED },
     handle(call, { ns, queue, kinds }) {
       const { events, broker } = call.front.parts;
       if (queue !== null && ns === null) {
