@@ -95,23 +95,13 @@ function readUser({ name, rights, maskBodies = false }: UserDefinition, namespac
     }
     rightsByNamespace[namespace] = names.map((right) => readRight(name, namespace, right));
   }
-  return limitedUser(name, rightsByNamespace, maskBodies);
+  return new LimitedUser(name, rightsByNamespace, maskBodies);
 }
 
 /** Whether the name can be sent in Basic credentials (RFC 7617); without that, no client could log in. */
 function isBasicName(name: string): boolean {
   const isShort = name !== '' && Buffer.byteLength(name) <= PASSWORD_BYTES;
   return isShort && name.isWellFormed() && !name.includes(':') && !CONTROL.test(name);
-}
-
-/** A user with only these rights, by namespace; `*` applies to every namespace that is not listed. */
-export function limitedUser(
-  name: string,
-  rights: Readonly<Record<string, readonly Right[]>>,
-  maskBodies: boolean,
-): User {
-  const sets = Object.entries(rights).map(([namespace, list]) => [namespace, new Set(list)] as const);
-  return new LimitedUser(name, new Map(sets), maskBodies);
 }
 
 /** Whether a value is an object of string lists. Does not check that the strings are known rights. */
@@ -131,16 +121,16 @@ function readRight(user: string, namespace: string, right: string): Right {
   throw new UserDefinitionError(user, ['rights', namespace], `there is no right "${right}"`, hint);
 }
 
-/** A user with an explicit list of rights; everything else is denied. */
-class LimitedUser implements User {
+/** A user with only these rights, by namespace; `*` applies to every namespace that is not listed. */
+export class LimitedUser implements User {
   readonly name: string;
   readonly isAdministrator = false;
   readonly #rights: ReadonlyMap<string, ReadonlySet<Right>>;
   readonly #maskBodies: boolean;
 
-  constructor(name: string, rights: ReadonlyMap<string, ReadonlySet<Right>>, maskBodies: boolean) {
+  constructor(name: string, rights: Readonly<Record<string, readonly Right[]>>, maskBodies: boolean) {
     this.name = name;
-    this.#rights = rights;
+    this.#rights = new Map(Object.entries(rights).map(([namespace, list]) => [namespace, new Set(list)]));
     this.#maskBodies = maskBodies;
   }
 

@@ -12,7 +12,7 @@ import { quote } from '../util/quote.ts';
 import { MAX_CHANGES, Retries } from '../util/retries.ts';
 import { fitsSchema, orNull, type Schema, type Static, Type } from '../util/schema.ts';
 import type { Service } from '../util/service.ts';
-import { limitedUser } from './account.ts';
+import { LimitedUser } from './account.ts';
 import { loginLost, type User } from './user.ts';
 
 /** Rights by namespace, as for a user; null: all rights of the owner. */
@@ -375,7 +375,7 @@ class TokenUser implements User {
     this.stored = stored;
     this.definitions = definitions;
     this.#options = options;
-    this.#restriction = rights === null ? null : limitedUser(owner, rights, false);
+    this.#restriction = rights === null ? null : new LimitedUser(owner, rights, false);
   }
 
   get isExpired(): boolean {

@@ -160,8 +160,8 @@ export function entityTag(version: string): string {
   return `"${version}"`;
 }
 
-/** The versions in `If-Match`, with or without quotes; null: any (`*`). Weak entity tags match nothing. */
-export function readVersions(ifMatch: string): ReadonlySet<string> | null {
-  if (ifMatch.trim() === '*') return null;
+/** The versions in `If-Match`, with or without quotes; null: any (`*`, or not sent). Weak entity tags match nothing. */
+export function readVersions({ ifMatch }: RequestHead): ReadonlySet<string> | null {
+  if (ifMatch === null || ifMatch.trim() === '*') return null;
   return new Set(ifMatch.split(',').map((tag) => tag.trim().replace(/^"(.*)"$/, '$1')));
 }

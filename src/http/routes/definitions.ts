@@ -80,7 +80,7 @@ export const definitionRoutes: readonly Route[] = [
         const { parts } = call.front;
         const wanted = parseDefinitions(payload, parts.broker);
         const present = presentDefinitions(parts);
-        const versions = call.head.ifMatch === null ? null : readVersions(call.head.ifMatch);
+        const versions = readVersions(call.head);
         if (versions !== null && !versions.has(versionOfDefinitions(present))) {
           throw new QuaysideError(
             'precondition-failed',

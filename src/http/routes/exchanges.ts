@@ -143,13 +143,12 @@ export const exchangeRoutes: readonly Route[] = [
         const declaration = parseDeclaration(payload);
         checkDeclaration(call.user, declaration);
         const { exchanges } = call.front.parts;
-        const { ifMatch } = call.head;
-        if (ifMatch === null) {
+        if (call.head.ifMatch === null) {
           const loops = await exchanges.create(id, declaration, call.user);
           call.sendEmpty(201, loopsHeader(loops));
           return;
         }
-        const change = { declaration, caller: call.user, versions: readVersions(ifMatch) };
+        const change = { declaration, caller: call.user, versions: readVersions(call.head) };
         const key = await keyFromPath(call);
         const loops = await exchanges.change(key, change, (present) => checkControl(call.user, key, present));
         const etag = ['etag', entityTag(versionOf(declaration))];

@@ -36,11 +36,6 @@ function sendOptions(call: HttpCall): void {
   call.sendJson(record, ['etag', entityTag(record.version)]);
 }
 
-/** The versions that the request allows to replace; null: any. */
-function expectedVersions({ head: { ifMatch } }: HttpCall): ReadonlySet<string> | null {
-  return ifMatch === null ? null : readVersions(ifMatch);
-}
-
 /** Status, pause, waiting consumers and stored options of a queue (docs/guides/policies.md). */
 export const queueRoutes: readonly Route[] = [
   route({
@@ -132,7 +127,7 @@ export const queueRoutes: readonly Route[] = [
     problems: ['invalid-name', 'not-supported', 'precondition-failed'],
     handle: (call) =>
       readJson(call, MAX_BYTES, async (payload) => {
-        await call.queue.storeOptions(parseOptions(payload), expectedVersions(call));
+        await call.queue.storeOptions(parseOptions(payload), readVersions(call.head));
         sendOptions(call);
       }),
   }),
@@ -147,7 +142,7 @@ export const queueRoutes: readonly Route[] = [
     responses: [empty(204, 'Deleted; idempotent.')],
     problems: ['precondition-failed'],
     async handle(call) {
-      await call.queue.storeOptions(null, expectedVersions(call));
+      await call.queue.storeOptions(null, readVersions(call.head));
       call.sendEmpty(204);
     },
   }),
