@@ -82,9 +82,7 @@ interface WrongCredentials {
 /** Authenticates users by the passwords of the configuration and by API tokens (docs/operate/security.md). */
 export class PasswordAuthenticator implements Authenticator {
   readonly counts: LoginCounts = { accepted: 0, failed: 0, limited: 0 };
-  readonly #clock: Clock;
-  readonly #log: Pick<FrontEndLog, 'debug' | 'warn'>;
-  readonly #known: RecentLogins;
+  readonly #options: Required<AuthenticatorOptions>;
   /**
    * Hashing a password occupies one of libuv's four threads for tens of milliseconds, and the rest of the process needs
    * the others. Clients with a recent login have one key and all others another, so that clients without one, from
@@ -100,8 +98,6 @@ export class PasswordAuthenticator implements Authenticator {
       }),
   });
   readonly #limits: LoginLimits;
-  readonly #tokens: TokenLogins;
-  readonly #verify: typeof passwordMatches;
   /** Keys are digests with this secret, so that the maps contain no password and lookup time reveals nothing. */
   readonly #secret = randomBytes(32).toString('base64url');
   /** Correct credentials; at most one entry per user. */
@@ -115,22 +111,11 @@ export class PasswordAuthenticator implements Authenticator {
   #accounts: ReadonlyMap<string, Account>;
   #decoy: Argon2Hash;
 
-  constructor({
-    accounts,
-    clock,
-    log,
-    known = NO_RECENT_LOGINS,
-    tokens = NO_TOKENS,
-    verify = passwordMatches,
-  }: AuthenticatorOptions) {
-    this.#tokens = tokens;
-    this.#verify = verify;
-    this.#clock = clock;
-    this.#log = log;
-    this.#known = known;
-    this.#accounts = accounts;
-    this.#decoy = decoyFor(accounts);
-    this.#limits = new LoginLimits(clock);
+  constructor(options: AuthenticatorOptions) {
+    this.#options = { known: NO_RECENT_LOGINS, tokens: NO_TOKENS, verify: passwordMatches, ...options };
+    this.#accounts = options.accounts;
+    this.#decoy = decoyFor(options.accounts);
+    this.#limits = new LoginLimits(options.clock);
     this.#recordPasswords();
   }
 
@@ -191,7 +176,7 @@ export class PasswordAuthenticator implements Authenticator {
     const part = credentialsPart(authorization);
     if (part !== null) return this.#recallKey(this.#digest(part));
     const token = bearerToken(authorization);
-    return token === null ? null : this.#tokens.recall(token);
+    return token === null ? null : this.#options.tokens.recall(token);
   }
 
   async login(authorization: string, address: string): Promise<User> {
@@ -211,7 +196,7 @@ export class PasswordAuthenticator implements Authenticator {
    */
   #loginByToken(key: string, { name, password }: BasicCredentials, address: string): User | null {
     try {
-      return this.#tokens.login(password, name === BEARER ? null : name);
+      return this.#options.tokens.login(password, name === BEARER ? null : name);
     } catch (error) {
       this.#noteFailed(key, name, address);
       throw error;
@@ -240,13 +225,13 @@ export class PasswordAuthenticator implements Authenticator {
     // Null for credentials that were correct before: they are not a guess, so no limit applies.
     const origin = this.#accepted.has(key)
       ? null
-      : { name: credentials.name, network, isKnown: this.#known.has(credentials.name, network) };
+      : { name: credentials.name, network, isKnown: this.#options.known.has(credentials.name, network) };
     return this.#sharedCheck(`${key} ${network}`, async () => {
       if (origin !== null) await this.#countingLimited(() => this.#limits.admit(origin));
       let isChecked = false;
       try {
         // Refresh only after the limits: a flood of wrong tokens must not make the engines list all tokens.
-        const isRefreshed = await this.#tokens.refresh(credentials.password);
+        const isRefreshed = await this.#options.tokens.refresh(credentials.password);
         const byToken = isRefreshed ? this.#loginByToken(key, credentials, address) : null;
         if (byToken !== null) return byToken;
         return await this.#hashes.run(origin?.isKnown === false ? 'new' : 'known', async () => {
@@ -280,13 +265,13 @@ export class PasswordAuthenticator implements Authenticator {
   ): Promise<User> {
     const accounts = this.#accounts;
     const account = accounts.get(name) ?? null;
-    const matches = await this.#verify(Buffer.from(password), account?.password ?? null, this.#decoy);
+    const matches = await this.#options.verify(Buffer.from(password), account?.password ?? null, this.#decoy);
     if (matches && account !== null) {
       if (from.origin !== null) this.#limits.refund(from.origin);
       this.#noteAccepted(account.user, from.address);
-      this.#known.add(name, from.network);
+      this.#options.known.add(name, from.network);
       if (accounts === this.#accounts)
-        this.#accepted.set(key, { user: account.user, usedAt: this.#clock.monotonic() });
+        this.#accepted.set(key, { user: account.user, usedAt: this.#options.clock.monotonic() });
       return account.user;
     }
     this.counts.failed += 1;
@@ -312,7 +297,7 @@ export class PasswordAuthenticator implements Authenticator {
 
   #noteAccepted({ name: user }: User, address: string): void {
     this.counts.accepted += 1;
-    this.#log.debug({ event: 'login', user, address }, 'a login was accepted');
+    this.#options.log.debug({ event: 'login', user, address }, 'a login was accepted');
   }
 
   /** Counts a failed login, and logs it unless the same credentials were logged within the last minute. */
@@ -327,7 +312,7 @@ export class PasswordAuthenticator implements Authenticator {
     this.#wrong.delete(key);
     this.#wrong.set(key, wrong);
     wrong.repeats += 1;
-    const now = this.#clock.monotonic();
+    const now = this.#options.clock.monotonic();
     if (now - wrong.loggedAt < WRONG_LOG_INTERVAL_MS) return;
     this.#logFailure(name, address, wrong.repeats);
     wrong.loggedAt = now;
@@ -339,13 +324,13 @@ export class PasswordAuthenticator implements Authenticator {
     // Never log an unknown user name: it may be a password in the wrong field.
     const user = this.#accounts.get(name)?.user.name ?? null;
     const fields = { event: 'login-failed', user, address, ...(repeats !== undefined && { repeats }) };
-    this.#log.warn(fields, 'a login failed');
+    this.#options.log.warn(fields, 'a login failed');
   }
 
   #recallKey(key: string): User | null {
     const accepted = this.#accepted.get(key);
     if (accepted === undefined) return null;
-    const now = this.#clock.monotonic();
+    const now = this.#options.clock.monotonic();
     const unusedMs = now - accepted.usedAt;
     if (unusedMs >= PROVEN_MS) this.#accepted.delete(key);
     if (unusedMs >= RECALL_MS) return null;
@@ -354,7 +339,7 @@ export class PasswordAuthenticator implements Authenticator {
   }
 
   #rememberWrong(key: string): void {
-    putLast(this.#wrong, key, { loggedAt: this.#clock.monotonic(), repeats: 0 }, MAX_WRONG);
+    putLast(this.#wrong, key, { loggedAt: this.#options.clock.monotonic(), repeats: 0 }, MAX_WRONG);
   }
 
   #digest(text: string): string {
