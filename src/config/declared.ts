@@ -1,49 +1,28 @@
 import { isRecord } from '../util/is-record.ts';
 import { MASK, maskUrl } from '../util/mask.ts';
-import { allowedText } from '../util/schema.ts';
+import { allowedText, type Schema } from '../util/schema.ts';
 import type { Path } from './errors.ts';
 import { type Config, Options } from './options.ts';
 
 // What is declared about the options: types, defaults, names of variables, and their descriptions.
 
-/** The parts of a schema that the functions below use. */
-export interface OptionSchema {
-  readonly type?: string;
-  readonly enum?: readonly unknown[];
-  readonly properties?: Readonly<Record<string, OptionSchema>>;
-  readonly patternProperties?: Readonly<Record<string, OptionSchema>>;
-  readonly items?: OptionSchema;
-  readonly minItems?: number;
-  readonly maxItems?: number;
-  readonly minLength?: number;
-  readonly maxLength?: number;
-  readonly default?: unknown;
-  readonly description?: string;
-  readonly secret?: 'whole' | 'in-url';
-  readonly path?: 'whole' | 'in-url';
-  readonly hint?: string;
-  readonly minimum?: number;
-  readonly maximum?: number;
-  readonly exclusiveMinimum?: number;
-}
-
 /** A map of options, not yet checked. */
 export type Tree = Record<string, unknown>;
 
 /** The schema of the whole configuration. */
-export const ROOT = Options as OptionSchema;
+export const ROOT: Schema = Options;
 
 /** Renamed options, each with its group. The old names work, with a warning. */
 export const RENAMED = [{ group: 'http', from: 'openMetrics', to: 'metricsWithoutLogin' }] as const;
 
 /** The schema of the entries of a map option; undefined if the option is not a map. */
-export function entrySchema(schema: OptionSchema): OptionSchema | undefined {
+export function entrySchema(schema: Schema): Schema | undefined {
   return schema.patternProperties && Object.values(schema.patternProperties)[0];
 }
 
 /** The schema at a path of keys and list indexes; undefined if nothing is declared there. */
-export function schemaAt(path: Path): OptionSchema | undefined {
-  let at: OptionSchema | undefined = ROOT;
+export function schemaAt(path: Path): Schema | undefined {
+  let at: Schema | undefined = ROOT;
   for (const key of path) {
     if (at?.properties !== undefined) at = Object.hasOwn(at.properties, key) ? at.properties[key] : undefined;
     else at = at && (entrySchema(at) ?? at.items);
@@ -55,7 +34,7 @@ export function schemaAt(path: Path): OptionSchema | undefined {
  * A copy of the value with defaults filled in at every depth and in every map entry. Declared options are in the order
  * of their declaration, followed by undeclared ones.
  */
-export function withDefaults(schema: OptionSchema, value: unknown): unknown {
+export function withDefaults(schema: Schema, value: unknown): unknown {
   const given = value === undefined ? structuredClone(schema.default) : value;
   if (!isRecord(given)) return given;
   const declared = schema.properties ?? {};
@@ -72,7 +51,7 @@ export function withDefaults(schema: OptionSchema, value: unknown): unknown {
 }
 
 /** Describes the allowed values for error messages, help and documentation. */
-export function describeType(schema: OptionSchema): string {
+export function describeType(schema: Schema): string {
   if (schema.enum !== undefined) return allowedText(schema);
   switch (schema.type) {
     case 'array':
@@ -84,7 +63,7 @@ export function describeType(schema: OptionSchema): string {
   }
 }
 
-function listText({ items, minItems, maxItems }: OptionSchema): string {
+function listText({ items, minItems, maxItems }: Schema): string {
   const what = items?.type === 'object' ? 'groups of options' : 'strings';
   return minItems === undefined ? `a list of ${what}` : `a list of ${minItems} to ${maxItems} ${what}`;
 }
@@ -118,7 +97,7 @@ export function describeOptions(): OptionDescription[] {
   return describe(ROOT, []);
 }
 
-function describe(schema: OptionSchema, path: readonly string[]): OptionDescription[] {
+function describe(schema: Schema, path: readonly string[]): OptionDescription[] {
   const descriptions =
     schema.description === undefined ? [] : [describeOne(schema, schema.description, path)];
   const entry = entrySchema(schema);
@@ -129,7 +108,7 @@ function describe(schema: OptionSchema, path: readonly string[]): OptionDescript
   return descriptions;
 }
 
-function describeOne(schema: OptionSchema, help: string, path: readonly string[]): OptionDescription {
+function describeOne(schema: Schema, help: string, path: readonly string[]): OptionDescription {
   const isGroup = schema.type === 'object';
   return {
     path: path.map((part, i) => (i === 0 ? part : `.${part}`)).join(''),
@@ -152,9 +131,9 @@ export async function showConfig(config: Config): Promise<string> {
 
 /** A copy of the value in which each string is replaced by what `map` returns for it and its schema. */
 export function mapStrings(
-  schema: OptionSchema,
+  schema: Schema,
   value: unknown,
-  map: (schema: OptionSchema, text: string) => string,
+  map: (schema: Schema, text: string) => string,
 ): unknown {
   if (typeof value === 'string') return map(schema, value);
   if (!isRecord(value)) return value;

@@ -2,12 +2,11 @@ import { dirname, resolve } from 'node:path';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
-import { schemaErrors, type Violation } from '../util/schema.ts';
+import { type Schema, schemaErrors, type Violation } from '../util/schema.ts';
 import {
   describeType,
   entrySchema,
   mapStrings,
-  type OptionSchema,
   RENAMED,
   ROOT,
   schemaAt,
@@ -207,32 +206,32 @@ function checkTree(tree: Tree, report: Report): void {
 }
 
 /** @param group the schema of the options around it */
-function reportUnknown(path: Path, group: OptionSchema, report: Report): void {
+function reportUnknown(path: Path, group: Schema, report: Report): void {
   const known = Object.keys(group.properties ?? {});
   const hint = didYouMean(path.at(-1) ?? '', known).trim() || `Allowed here: ${known.join(', ')}`;
   report(path, 'there is no such option', hint);
 }
 
-function wrongValue(schema: OptionSchema, rule: Violation['rule'], value: unknown): string {
+function wrongValue(schema: Schema, rule: Violation['rule'], value: unknown): string {
   // The hint describes the form; the pattern itself would help few users.
   const isWrongForm = rule === 'pattern' && typeof value === 'string' && value !== '';
   if (isWrongForm) return wrongForm(schema, value);
   return `must be ${describeType(schema)}${quotedValue(schema, value)}`;
 }
 
-function wrongForm({ secret }: OptionSchema, value: string): string {
+function wrongForm({ secret }: Schema, value: string): string {
   return secret === undefined ? `cannot be ${quote(value)}` : 'does not have the right form';
 }
 
 /** How a message quotes an invalid value; '' for secrets and objects. */
-function quotedValue(schema: OptionSchema, value: unknown): string {
+function quotedValue(schema: Schema, value: unknown): string {
   if (schema.secret !== undefined || schema.type === 'object' || entrySchema(schema) !== undefined) return '';
   if (typeof value === 'object' && value !== null) return '';
   return value === '' ? ', and not empty' : `, not ${quote(value)}`;
 }
 
 /** @param request what to do if the option has neither a hint nor a default */
-function hintFor(schema: OptionSchema, request: string): string {
+function hintFor(schema: Schema, request: string): string {
   const { hint, type, default: defaultValue, description } = schema;
   if (hint !== undefined) return hint;
   if (type === 'object') return 'Write its options below it, or a JSON object into a variable';

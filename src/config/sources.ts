@@ -8,11 +8,11 @@ import { isRecord } from '../util/is-record.ts';
 import { ownCommand } from '../util/own-command.ts';
 import { parsedJson } from '../util/parsed-json.ts';
 import { quote } from '../util/quote.ts';
+import type { Schema } from '../util/schema.ts';
 import { NOT_UTF8, UTF8 } from '../util/utf8.ts';
 import { workerEntry } from '../util/worker-entry.ts';
 import {
   entrySchema,
-  type OptionSchema,
   RENAMED,
   ROOT,
   schemaAt,
@@ -88,7 +88,7 @@ export function readEnvironment(env: NodeJS.ProcessEnv, base: string): Environme
 
 interface Target {
   readonly path: Path;
-  readonly schema: OptionSchema;
+  readonly schema: Schema;
   readonly fromFile: boolean;
 }
 
@@ -108,7 +108,7 @@ function findTarget(variable: string): Target | null {
   return null;
 }
 
-function resolveVariable(variable: string): { path: Path; schema: OptionSchema } | null {
+function resolveVariable(variable: string): { path: Path; schema: Schema } | null {
   const path: string[] = [];
   let at = ROOT;
   for (const segment of variable.slice(VARIABLE_PREFIX.length).split('__')) {
@@ -124,7 +124,7 @@ function resolveVariable(variable: string): { path: Path; schema: OptionSchema }
   return { path, schema: at };
 }
 
-function convert(schema: OptionSchema, text: string): unknown {
+function convert(schema: Schema, text: string): unknown {
   switch (schema.type) {
     case 'integer':
     case 'number':
@@ -178,7 +178,7 @@ function variableIfSimilar(variable: string, path: Path): string | null {
 }
 
 /** The paths of all options; `<name>` represents user-chosen names. */
-function optionPaths(schema: OptionSchema, path: Path): Path[] {
+function optionPaths(schema: Schema, path: Path): Path[] {
   const entry = entrySchema(schema);
   const inner = entry === undefined ? [] : optionPaths(entry, [...path, '<name>']);
   const declared = Object.entries(schema.properties ?? {}).flatMap(([key, below]) =>
@@ -294,7 +294,7 @@ function readSecretFile({ source, file, path }: SecretFile, notes: ConfigNotes):
  */
 export function readSecretsOf(
   tree: Tree,
-  schema: OptionSchema,
+  schema: Schema,
   from: { readonly source: string | null; readonly path: Path; readonly base: string },
   notes: ConfigNotes,
 ): void {

@@ -53,6 +53,10 @@ export interface Schema<T = unknown> {
   readonly maxItems?: number;
   readonly minProperties?: number;
   readonly maxProperties?: number;
+  /** Of options of the configuration, see `config/options.ts`. */
+  readonly secret?: 'whole' | 'in-url';
+  readonly path?: 'whole' | 'in-url';
+  readonly hint?: string;
 }
 
 export type Properties = Readonly<Record<string, Schema>>;
