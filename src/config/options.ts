@@ -8,8 +8,8 @@ import { type Properties, type Static, Type } from '../util/schema.ts';
  * `--print-config` and the table in `docs/reference/configuration.md` are all derived from these declarations.
  *
  * Durations are in seconds, sizes in bytes. `secret` marks values that are masked in output, entirely or as part of a
- * URL, and that can be read from a file (`…_FILE`); `path` marks those that are resolved, or have paths in a URL; `hint`
- * tells how to correct an invalid value.
+ * URL, and that can be read from a file (`…_FILE`); `path` marks paths, which are resolved, entirely or as part of a
+ * URL; `hint` tells how to correct an invalid value.
  */
 
 /** A number of something, at least one. */

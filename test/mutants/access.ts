@@ -228,14 +228,14 @@ export const ACCESS: readonly Mutant[] = [
     suite: 'ended sessions',
     edits: edit(
       'ended-sessions.ts',
-      'startedAt < Math.max(ends.before, ends.passwords.get(password) ?? 0)',
-      "startedAt < Math.max(ends.before, password === '' ? 0 : 0, ...ends.passwords.values())",
+      'startedAt < latestEnd(ends, password)',
+      'startedAt < Math.max(0, ...ends.values())',
     ),
   },
   {
     name: 'ended sessions are stored forever',
     suite: 'ended sessions',
-    edits: edit('ended-sessions.ts', 'if (before <= since) list.delete(name);', ''),
+    edits: edit('ended-sessions.ts', 'if (before <= since) ends.delete(key);', ''),
   },
   {
     name: 'concurrent writes of two nodes fail',
@@ -271,7 +271,7 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'event streams continue after all sessions were ended',
     suite: 'console sessions',
-    edits: edit('console-sessions.ts', 'if (name === user && isOver()) onEnd();', ';'),
+    edits: edit('console-sessions.ts', 'if (user === name && isOver()) end();', ';'),
   },
   {
     name: 'a sign-out is effective on one node only',

@@ -27,11 +27,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a sign-in does not end the previous session',
     suite: 'console sessions',
-    edits: edit(
-      'http/routes/console.ts',
-      'call.session?.end().catch(() => {});',
-      '',
-    ),
+    edits: edit('http/routes/console.ts', 'call.session?.end().catch(() => {});', ''),
   },
   {
     name: 'changing a password does not end sessions',
@@ -55,11 +51,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a stream of events outlives its session',
     suite: 'console sessions',
-    edits: edit(
-      'http/routes/events.ts',
-      'session?.onEnd(onEnd)',
-      'session?.onEnd(() => {})',
-    ),
+    edits: edit('http/routes/events.ts', 'session?.onEnd(onEnd)', 'session?.onEnd(() => {})'),
   },
   {
     name: 'a waiting get takes an element after its session has ended',
@@ -79,11 +71,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'an import continues beyond the maximum age of its session',
     suite: 'console sessions',
-    edits: edit(
-      'access/console-sessions.ts',
-      'startedAt + MAX_SESSION_MS <= clock.now() ||',
-      '',
-    ),
+    edits: edit('access/console-sessions.ts', 'startedAt + MAX_SESSION_MS <= clock.now() ||', ''),
   },
   {
     name: 'a long call restores the cookie of a session that ended during it',

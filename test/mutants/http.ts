@@ -94,11 +94,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'responses to clients that request long texts and do not read fill the memory',
     suite: 'HTTP clients that go away',
-    edits: edit(
-      'http/call.ts',
-      'if (this.isRead) this.front.limits.holdUnread(this, length);',
-      '',
-    ),
+    edits: edit('http/call.ts', 'if (this.isRead) this.front.limits.holdUnread(this, length);', ''),
   },
   {
     name: 'the response to a bulk insert counts only after storing, when it can no longer be rejected',

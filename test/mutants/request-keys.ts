@@ -116,6 +116,10 @@ export const REQUEST_KEYS: readonly Mutant[] = [
   {
     name: 'request keys are shared between users',
     suite: 'keys of users',
-    edits: edit('http/routes/inserts.ts', 'requestKey(user.name, request.key)', "requestKey('any', request.key)"),
+    edits: edit(
+      'http/routes/inserts.ts',
+      'requestKey(user.name, request.key)',
+      "requestKey('any', request.key)",
+    ),
   },
 ];

@@ -133,7 +133,7 @@ interface QueueQuery extends PageQuery {
   readonly reload: boolean;
 }
 
-/** Reads the queues of namespaces, or one page of them. @throws QuaysideError the first one's error, if none can be read */
+/** Reads the queues of namespaces, or one page of them. @throws QuaysideError if none can be read */
 async function queuePage(
   call: HttpCall,
   namespaces: readonly Namespace[],
