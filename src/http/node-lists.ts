@@ -49,11 +49,11 @@ function sees(viewer: ListViewer, namespace: string): boolean {
 /** Which rows of a list are returned. */
 interface RowFilter {
   readonly limit: number;
-  /** In lower case; each must be part of one of the row's texts. */
-  readonly words: readonly string[];
+  /** In lower case; each must be part of one of the row's texts. Null: all rows. */
+  readonly words: readonly string[] | null;
 }
 
-const ALL_ROWS: RowFilter = { limit: MAX_ROWS, words: [] };
+const ALL_ROWS: RowFilter = { limit: MAX_ROWS, words: null };
 
 interface ListQuestion extends RowFilter {
   readonly viewer: ListViewer;
@@ -170,8 +170,8 @@ class NodeList<Row extends object> {
     return (await rows(viewer, from)).flatMap((row) => visiblePart(row, viewer)).sort(compare);
   }
 
-  #hasWords(row: Row, words: readonly string[]): boolean {
-    if (words.length === 0) return true;
+  #hasWords(row: Row, words: RowFilter['words']): boolean {
+    if (words === null) return true;
     const text = (this.#parts.texts?.(row) ?? []).join('\n').toLowerCase();
     return words.every((word) => text.includes(word));
   }

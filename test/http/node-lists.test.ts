@@ -18,6 +18,7 @@ const USERS: readonly UserDefinition[] = [
 interface Viewer {
   readonly name: string;
   readonly isAdministrator: boolean;
+  readonly isLimited: boolean;
   readonly manages: readonly string[];
   readonly sees: readonly string[];
 }
@@ -25,7 +26,7 @@ interface Viewer {
 interface Params {
   readonly viewer: Viewer;
   readonly limit: number;
-  readonly words?: readonly string[];
+  readonly words: readonly string[] | null;
 }
 
 interface List {
@@ -34,7 +35,8 @@ interface List {
   readonly consumers: readonly { readonly node: string; readonly ns: string; readonly tid: string }[];
 }
 
-const NOBODY: Viewer = { name: 'nobody', isAdministrator: false, manages: [], sees: [] };
+const USER = { isAdministrator: false, isLimited: false };
+const NOBODY: Viewer = { ...USER, name: 'nobody', manages: [], sees: [] };
 
 describe('A list of all nodes', () => {
   let harness: Harness;
@@ -152,12 +154,12 @@ describe('A list of all nodes', () => {
   it('asks other nodes only for what the user, or a token with fewer rights, may see', async () => {
     const manager = harness.client('manager:x');
     await read(manager, '/consumers?limit=7');
-    const viewer = { name: 'manager', isAdministrator: false, manages: ['jobs'], sees: ['N', 'jobs'] };
-    assert.deepEqual(asked, [{ viewer, limit: 7 }]);
+    const viewer = { ...USER, name: 'manager', manages: ['jobs'], sees: ['N', 'jobs'] };
+    assert.deepEqual(asked, [{ viewer, limit: 7, words: null }]);
     await read(harness.client());
     assert.equal(asked[0]?.viewer.isAdministrator, true);
     await read(harness.client(), '/consumers?ns=N');
-    const ofN = { name: 'test1', isAdministrator: false, manages: ['N'], sees: ['N'] };
+    const ofN = { ...USER, name: 'test1', manages: ['N'], sees: ['N'] };
     assert.deepEqual(asked[0]?.viewer, ofN);
     const created = await harness.client().request('POST', '/tokens', {
       body: JSON.stringify({ name: 'x', rights: { events: ['manage'] } }),
@@ -207,7 +209,7 @@ describe('A list of all nodes', () => {
       await harness.passTime(1_000);
     }
     const repliesTo = async (viewer: Partial<Viewer>, limit: number): Promise<[number, string[]]> => {
-      const { nodes } = await ask({ viewer: { ...NOBODY, ...viewer }, limit });
+      const { nodes } = await ask({ viewer: { ...NOBODY, ...viewer }, limit, words: null });
       const reply = nodes.find(({ node }) => node === harness.broker.nodeId) ?? assert.fail();
       return [reply.total, reply.rows.map(({ tid }) => tid)];
     };

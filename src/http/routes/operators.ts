@@ -190,11 +190,11 @@ function visibleNodes(call: HttpCall): NodeRecord[] {
 /** Maximum number of words of a filter: each of them is searched in each row. */
 const MAX_WORDS = 16;
 
-const filter: QueryParameter<readonly string[]> = {
+const filter: QueryParameter<readonly string[] | null> = {
   description:
     'Only rows that contain each of these words, in a name, an address or another text; letter case does not matter.',
   schema: Type.String(),
-  fallback: [],
+  fallback: null,
   read(name, value) {
     const words = value.toLowerCase().split(/\s+/).filter(Boolean);
     if (words.length <= MAX_WORDS) return words;
