@@ -190,7 +190,9 @@ describe('Requests that take too long to arrive', () => {
       assert.equal((await connection.answers(1))[0]?.status, 100, 'the server reads its body');
     }
     const waiting = await RawConnection.open(harness().port);
-    waiting.send(rawRequest(head, '10\r\n{"text":"last"}\n\r\n0\r\n\r\n'));
+    // More than the server reads before its turn.
+    const line = `{"text":"${'x'.repeat(500_000)}"}`;
+    waiting.send(rawRequest(head, `${line.length.toString(16)}\r\n${line}\r\n0\r\n\r\n`));
     // The check that ends this slow request has examined the others, too.
     await exchange(harness().port, put('Content-Length: 10'));
     assert.equal(waiting.received, '');
