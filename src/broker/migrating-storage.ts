@@ -35,13 +35,6 @@ import type { QueueKey } from '../model/names.ts';
 import { earlier } from '../util/earlier.ts';
 import { RELEASE } from './queue.ts';
 
-interface MigratingStorageOptions {
-  /** The old engine. Only this process uses it, so nobody else stores anything in it. */
-  readonly from: Storage;
-  /** The new engine, for all inserts from now on, under the same queue names. */
-  readonly to: Storage;
-}
-
 /** A smaller difference between the engines' clocks is ignored: a node knows the time of a server only roughly. */
 const CLOCK_NOISE_MS = 100;
 /** A `nextDueAt` in the past, so that the caller takes again. */
@@ -72,7 +65,9 @@ export class MigratingStorage implements Storage {
   /** Copies of elements of the old engine are stored in a later turn. */
   readonly ordersTransfers = false;
   readonly insertSignaller: Signaller | null;
+  /** The old engine. Only this process uses it, so nobody else stores anything in it. */
   readonly #from: Storage;
+  /** The new engine, for all inserts from now on, under the same queue names. */
   readonly #to: Storage;
   /**
    * Deliveries popped from the new engine, where undoing them returns them. All others were popped from the old one,
@@ -88,10 +83,8 @@ export class MigratingStorage implements Storage {
   #started: Promise<void> = Promise.resolve();
   /** How many calls have a part for the new engine that has not started. */
   #pending = 0;
-  /** How far the new engine's clock is ahead of the old one's; see `#byNewClock`. */
-  #leadMs = 0;
 
-  constructor({ from, to }: MigratingStorageOptions) {
+  constructor({ from, to }: { from: Storage; to: Storage }) {
     this.#from = from;
     this.#to = to;
     const [a, b] = [from.capabilities, to.capabilities];
@@ -144,65 +137,52 @@ export class MigratingStorage implements Storage {
     }
     const hasKeys = elements.some(({ dedupKey }) => dedupKey !== null);
     if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, options);
-    const seen = hasKeys ? this.#seenBefore(queue, elements) : NOTHING_SEEN;
+    const nothingSeen = Promise.resolve(elements.map(() => null));
+    const seen = hasKeys ? this.#seenBefore(queue, elements) : nothingSeen;
     return this.#inOrder(seen, (before) => this.#insertUnseen(queue, elements, before, options));
   }
 
   async #insertUnseen(
     queue: QueueKey,
     elements: readonly NewElement[],
-    seen: ReadonlyMap<number, SeenElement>,
-    { signal = null, onRepeat = null, ...time }: InsertOptions,
+    seen: readonly (SeenElement | null)[],
+    options: InsertOptions,
   ): Promise<ElementId[]> {
-    const notes = [...seen].map(([index, { isSame }]) => ({ index, isSame }));
-    const mismatch = notes.find(({ isSame }) => !isSame);
-    if (mismatch !== undefined) {
-      onRepeat?.(mismatch.index, false);
+    const { onRepeat = null } = options;
+    const mismatch = seen.findIndex((before) => before?.isSame === false);
+    if (mismatch !== -1) {
+      onRepeat?.(mismatch, false);
       return [];
     }
-    const places = elements.flatMap((_, index) => (seen.has(index) ? [] : [index]));
+    const places = seen.flatMap((before, index) => (before === null ? [index] : []));
     const unseen = places.map((index) => elements[index] as NewElement);
-    let isRejected = false;
+    for (const [index, before] of seen.entries()) if (before !== null) onRepeat?.(index, true);
     const ids = await this.#to.insert(queue, unseen, {
-      ...time,
-      signal,
-      onRepeat: (place, isSame) => {
-        isRejected ||= !isSame;
-        notes.push({ index: places[place] ?? place, isSame });
-      },
+      ...options,
+      onRepeat: (place, isSame) => onRepeat?.(places[place] ?? place, isSame),
     });
-    notes.sort((a, b) => a.index - b.index);
-    for (const { index, isSame } of notes) if (!isRejected || !isSame) onRepeat?.(index, isSame);
-    if (isRejected) return [];
+    if (ids.length < unseen.length) return [];
     const stored = ids.values();
-    return elements.map((_, index) => seen.get(index)?.id ?? stored.next().value ?? '');
+    return seen.map((before) => before?.id ?? stored.next().value ?? '');
   }
 
-  /** The elements of an insert whose keys the old engine has seen, by index. Stores nothing there. */
-  async #seenBefore(
-    queue: QueueKey,
-    elements: readonly NewElement[],
-  ): Promise<ReadonlyMap<number, SeenElement>> {
-    const keys = new Set(elements.flatMap(({ dedupKey }) => dedupKey ?? []));
-    const known = new Set<string>();
-    await Promise.all(
-      [...keys].map(async (key) => {
-        if (await isKeySeen(this.#from, queue, key)) known.add(key);
-      }),
-    );
-    const seen = new Map<number, SeenElement>();
-    await Promise.all(
-      elements.map(async (element, index) => {
-        if (element.dedupKey === null || !known.has(element.dedupKey)) return;
+  /**
+   * For each element of an insert what the old engine returns for it; null if that has not seen its key. Stores nothing
+   * there.
+   */
+  #seenBefore(queue: QueueKey, elements: readonly NewElement[]): Promise<(SeenElement | null)[]> {
+    return Promise.all(
+      elements.map(async (element) => {
+        const { dedupKey } = element;
+        if (dedupKey === null || !(await isKeySeen(this.#from, queue, dedupKey))) return null;
         let isSame = true;
         const onRepeat: OnRepeat = (_, same) => {
           isSame = same;
         };
         const [id = ''] = await this.#from.insert(queue, [element], { onRepeat });
-        seen.set(index, { id, isSame });
+        return { id, isSame };
       }),
     );
-    return seen;
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
@@ -447,9 +427,8 @@ export class MigratingStorage implements Storage {
   #byNewClock(at: number | null, queue?: QueueKey): number | null {
     const leadMs = this.#to.now(queue) - this.#from.now(queue);
     // While the clocks agree, moments are exact, and equal in all calls. A clock may not be known yet.
-    const isNoise = Math.abs(leadMs - this.#leadMs) <= CLOCK_NOISE_MS || !Number.isFinite(leadMs);
-    if (!isNoise) this.#leadMs = leadMs;
-    return at === null ? null : at + this.#leadMs;
+    const isNoise = Math.abs(leadMs) <= CLOCK_NOISE_MS || !Number.isFinite(leadMs);
+    return at === null || isNoise ? at : at + leadMs;
   }
 
   /**
@@ -473,13 +452,11 @@ export class MigratingStorage implements Storage {
   }
 }
 
-/** What the old engine returns for an element whose key it has seen. */
+/** An element whose key the old engine has seen. */
 interface SeenElement {
   readonly id: ElementId;
   readonly isSame: boolean;
 }
-
-const NOTHING_SEEN: Promise<ReadonlyMap<number, SeenElement>> = Promise.resolve(new Map());
 
 type KeyedInsert = NonNullable<FinishAction['inserts']>[number];
 

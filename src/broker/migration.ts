@@ -1,5 +1,6 @@
 import {
   type Definition,
+  type DefinitionKind,
   type Definitions,
   definitionConflict,
   queueOfDefinition,
@@ -102,12 +103,19 @@ export class Migration {
         // The copy is last: it says that the new engine has what belongs to it.
         if (kind === 'queue') await this.storage.declare([queue]);
         else await this.#source.applyOptions(queue, definition);
-        await unlessChanged(this.definitions.put(kind, key, value, copy?.version ?? null));
+        await unlessChanged(this.#copy(kind, definition, copy?.version ?? null));
       }
       for (const { key, version } of copies.values()) {
         await unlessChanged(this.definitions.delete(kind, key, version));
       }
     }
+  }
+
+  async #copy(kind: DefinitionKind, { key, value }: Definition, expected: string | null): Promise<void> {
+    const version = await this.definitions.put(kind, key, value, expected);
+    // A concurrent deletion may have found no copy to delete.
+    const original = await this.#source.definitions.get(kind, key);
+    if (original === null) await this.definitions.delete(kind, key, version);
   }
 }
 

@@ -1,4 +1,5 @@
 import type { Broker } from '../broker/broker.ts';
+import type { Migration } from '../broker/migration.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -31,6 +32,8 @@ const EMPTY_MS = 6_000;
 export class MigrationRun {
   readonly #options: MigrationRunOptions;
   #progress = NO_PROGRESS;
+  /** Null until the engines are joined and the pause flags and options have been copied. */
+  #migration: Migration | null = null;
   /** When the old engine was first found empty, on the monotonic clock; null while it has elements. */
   #emptySince: number | null = null;
   /** Whether the last step failed, so that only the first failure of several is logged. */
@@ -79,9 +82,13 @@ export class MigrationRun {
     const { broker, exchanges, clock, operation } = this.#options;
     const { source, to } = operation.request;
     try {
-      const migration = await broker.migrate(source.ns, to?.ns ?? '');
+      this.#migration ??= await broker.migrate(source.ns, to?.ns ?? '');
       await exchanges.moveDefinitions(source.ns);
-      this.#note(await migration.left());
+      this.#note(await this.#migration.left());
+      if (this.#emptySince === null || clock.monotonic() - this.#emptySince < EMPTY_MS) return null;
+      // Writes of pause flags and options may have failed in the new engine.
+      await this.#migration.copyDefinitions();
+      return 'done';
     } catch (error) {
       // Joined engines cannot be separated, so the migration continues.
       const isJoined = broker
@@ -92,8 +99,6 @@ export class MigrationRun {
       this.#progress = { ...this.#progress, error: message };
       return 'failed';
     }
-    if (this.#emptySince === null) return null;
-    return clock.monotonic() - this.#emptySince >= EMPTY_MS ? 'done' : null;
   }
 
   /** @param left elements in the old engine; may increase for a moment if a pop is returned undelivered */

@@ -29,8 +29,8 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'broker/migrating-storage.ts',
-      'const seen = hasKeys ? this.#seenBefore(queue, elements) : NOTHING_SEEN;',
-      'const seen = NOTHING_SEEN;',
+      'const seen = hasKeys ? this.#seenBefore(queue, elements) : nothingSeen;',
+      'const seen = nothingSeen;',
     ),
   },
   {
@@ -177,7 +177,7 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'a resume while pause flags are being copied is lost',
     suite: 'migrations',
-    edits: edit('broker/migration.ts', 'value, copy?.version ?? null)', "value, 'any')"),
+    edits: edit('broker/migration.ts', 'put(kind, key, value, expected)', "put(kind, key, value, 'any')"),
   },
   {
     name: 'a pause during a migration is not stored in the new engine',
@@ -226,8 +226,8 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'migrations',
     edits: edit(
       'operations/migration-run.ts',
-      'clock.monotonic() - this.#emptySince >= EMPTY_MS',
-      'clock.monotonic() - this.#emptySince >= 0',
+      'clock.monotonic() - this.#emptySince < EMPTY_MS',
+      'clock.monotonic() - this.#emptySince < 0',
     ),
   },
 ];

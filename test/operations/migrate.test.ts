@@ -308,6 +308,33 @@ describe('A namespace that moves to another engine', () => {
     assert.deepEqual(copy?.value, { paused: false });
   });
 
+  it('has no options that were deleted while they were copied', async () => {
+    const held = Promise.withResolvers<void>();
+    const release = Promise.withResolvers<void>();
+    const slow = engineWithDefinitions(newEngine, (real) => ({
+      put: async (kind, ...rest) => {
+        if (kind === 'queue-options') {
+          held.resolve();
+          await release.promise;
+        }
+        return real.put(kind, ...rest);
+      },
+    }));
+    await node.stop();
+    node = await newNode([
+      { policy: POLICY, engine: inFile(oldEngine) },
+      { policy: plain('B'), engine: slow },
+    ]).start();
+    const queue = node.broker.namespace('A').queue('q');
+    await queue.storeOptions({ leaseMs: 5_000 });
+    const migrating = node.broker.migrate('A', 'B');
+    await held.promise;
+    await queue.storeOptions(null);
+    release.resolve();
+    await migrating;
+    assert.deepEqual(await newEngine.definitions.list('queue-options'), []);
+  });
+
   it('copies pause flags and options once, and again only those that have changed', async () => {
     const puts: string[] = [];
     const noted = engineWithDefinitions(newEngine, (real) => ({
