@@ -112,7 +112,7 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'a queue is forgotten while a transaction from before its mark runs',
     suite: 'postgres unused queues',
-    edits: [inPostgres('unused-queues.ts', 'age(q.xmin) > age(', 'age(q.xmin) > -age(')],
+    edits: [inPostgres('housekeeping.ts', 'age(q.xmin) > age(', 'age(q.xmin) > -age(')],
   },
   {
     name: 'an insert leaves the mark of an unused queue',
@@ -342,7 +342,7 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'a failed expiry is repeated before every batch',
     suite: 'postgres housekeeping',
-    edits: [inPostgres('expire.ts', 'this.#pauseUntil = monotonic() + this.#pauseMs;', '')],
+    edits: [inPostgres('expire.ts', 'this.#pauseUntil = clock.monotonic() + this.#pauseMs;', '')],
   },
   {
     name: 'the retry of a failed expiry has forgotten which expiries are long past',

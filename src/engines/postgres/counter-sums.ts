@@ -1,5 +1,4 @@
 import type { Clock } from '../../util/clock.ts';
-import { FullReads } from './full-reads.ts';
 import type { AuxiliaryConnection } from './link.ts';
 import { NOW, STEP_BITS, withList } from './sql.ts';
 import { flag, number, type Statement, text } from './statement.ts';
@@ -55,8 +54,6 @@ const SUM_COUNTS: Statement = {
 interface Pass {
   /** By the monotonic clock, ms. */
   readonly startedAt: number;
-  readonly isFull: boolean;
-  readonly from: number;
   /** Which part of the steps it reads; null: all. */
   readonly part: number | null;
   /** Rows with smaller ids are rewritten. */
@@ -69,7 +66,6 @@ interface Pass {
   /** The number of rows so far, and whether many rows of one subscription had hardly a step in common. */
   rows: number;
   isScattered: boolean;
-  costMs: number;
 }
 
 const SUM_FROM_START = [String(-(2n ** 63n)), '0'] as const;
@@ -95,8 +91,6 @@ export class CounterSums {
   #part: number | null = null;
   /** The smallest number of rows of a pass over all steps since the last passes over parts. */
   #fewestRows = 0;
-  /** Schedules passes over all rows; the others begin at the watermark. */
-  readonly #fullPasses = new FullReads();
 
   constructor(auxiliary: AuxiliaryConnection, clock: Clock, counterWatermark: CounterWatermark) {
     this.#auxiliary = auxiliary;
@@ -129,12 +123,10 @@ export class CounterSums {
     for (let sums = 0; sums < MAX_SUMS_PER_RUN; sums++) {
       this.#pass ??= this.#startPass();
       const pass = this.#pass;
-      const sentAt = this.#clock.monotonic();
       try {
         const part = pass.part === null ? null : String(pass.part);
-        const values = [...pass.place, String(pass.from), String(pass.rewriteBelow), part];
+        const values = [...pass.place, String(this.#counterWatermark.from), String(pass.rewriteBelow), part];
         const [row] = await this.#auxiliary.change({ statement: SUM_COUNTS, values });
-        pass.costMs += this.#clock.monotonic() - sentAt;
         if (row !== undefined) {
           pass.place = [text(row, 1), text(row, 2)];
           pass.first = Math.min(pass.first ?? Number.POSITIVE_INFINITY, number(row, 3));
@@ -144,11 +136,8 @@ export class CounterSums {
           if (number(row, 0) >= MAX_SUMMED_ROWS) continue;
         }
       } catch (error) {
-        // The statement may have timed out: the next pass is a short one.
         this.#pass = null;
         this.#part = null;
-        const now = this.#clock.monotonic();
-        if (pass.isFull) this.#fullPasses.onFailed(now, now - sentAt);
         throw error;
       }
       this.#endPass(pass);
@@ -157,12 +146,8 @@ export class CounterSums {
   }
 
   #startPass(): Pass {
-    const startedAt = this.#clock.monotonic();
-    const isFull = this.#fullPasses.isDue(startedAt);
     return {
-      startedAt,
-      isFull,
-      from: isFull ? 0 : this.#counterWatermark.from,
+      startedAt: this.#clock.monotonic(),
       part: this.#part,
       rewriteBelow: this.#part === null ? this.#rewriteBelow : 0,
       place: SUM_FROM_START,
@@ -170,13 +155,11 @@ export class CounterSums {
       last: 0,
       rows: 0,
       isScattered: false,
-      costMs: 0,
     };
   }
 
   #endPass(pass: Pass): void {
     this.#pass = null;
-    if (pass.isFull) this.#fullPasses.onEnded(this.#clock.monotonic(), pass.costMs);
     if (pass.part !== null) {
       this.#part = pass.part + 1 < PARTS ? pass.part + 1 : null;
       return;

@@ -159,16 +159,16 @@ export class Expirer {
 
   /** When it has to run next, by the database's clock; null: nothing expires. */
   get nextAt(): number | null {
-    const { clock, monotonic } = this.#context;
+    const { clock } = this.#context;
     const nextAt = this.#isPassDue ? Math.floor(clock.now) : this.#nextAt;
     if (nextAt === Number.POSITIVE_INFINITY) return null;
-    const pauseMs = this.#pauseUntil - monotonic();
+    const pauseMs = this.#pauseUntil - clock.monotonic();
     return pauseMs > 0 ? Math.ceil(Math.max(nextAt, clock.now + pauseMs)) : nextAt;
   }
 
   /** Whether it pauses after a failure. */
   get isPaused(): boolean {
-    return this.#context.monotonic() < this.#pauseUntil;
+    return this.#context.clock.monotonic() < this.#pauseUntil;
   }
 
   get isDue(): boolean {
@@ -191,9 +191,9 @@ export class Expirer {
 
   /** Sends one statement before it returns. Never rejects. */
   async run(connection: Connection): Promise<void> {
-    const { registry, monotonic } = this.#context;
+    const { registry, clock } = this.#context;
     const [knownAt, addedAt] = [this.#nextAt, this.#addedAt];
-    const [from, sentAt] = [this.#nextPlaces(), monotonic()];
+    const [from, sentAt] = [this.#nextPlaces(), clock.monotonic()];
     // The following batch must see everything that is known to become eligible here; the reply lowers the watermarks
     // for everything else. Lowering them to the front would make takes step over all dead entries after each sweep.
     registry.lowerWatermarks(knownAt);
@@ -203,7 +203,7 @@ export class Expirer {
     const places = [from.leases, from.elements].flatMap(({ dueAt, seq }) => [String(dueAt), String(seq)]);
     try {
       const rows = await connection.query(EXPIRE, [...places, String(this.#maxRows), ...registry.policies]);
-      this.#costMs += monotonic() - sentAt;
+      this.#costMs += clock.monotonic() - sentAt;
       this.#read(rows);
       this.#pauseMs = 0;
       this.#maxRows = Math.min(this.#maxRows * 2, MAX_ROWS);
@@ -215,7 +215,7 @@ export class Expirer {
       this.#addedAt = Math.min(this.#addedAt, addedAt);
       this.#isPassDue = true;
       this.#pauseMs = Math.min(Math.max(this.#pauseMs * 2, FIRST_PAUSE_MS), MAX_PAUSE_MS);
-      this.#pauseUntil = monotonic() + this.#pauseMs;
+      this.#pauseUntil = clock.monotonic() + this.#pauseMs;
       // The statement may have timed out because of too many rows.
       this.#maxRows = Math.max(this.#maxRows >> 1, 1);
       this.#failures.failed(error);
@@ -224,7 +224,7 @@ export class Expirer {
 
   #nextPlaces(): PassPlaces {
     if (this.#continueAt !== null) return this.#continueAt;
-    const now = this.#context.monotonic();
+    const now = this.#context.clock.monotonic();
     const isOld = this.#fullPasses.sinceMs(now) >= FULL_PASS_EVERY_MS;
     this.#isFull = this.#fullPasses.isDue(now) && (this.#isFullRequested || isOld);
     this.#isFullRequested &&= !this.#isFull;
@@ -238,7 +238,7 @@ export class Expirer {
   }
 
   #read(rows: readonly Row[]): void {
-    const { clock, registry, monotonic, affected, onDeadLetters } = this.#context;
+    const { clock, registry, affected, onDeadLetters } = this.#context;
     const more = new Map<string, Place>();
     for (const row of rows) {
       const kind = text(row, 0);
@@ -255,7 +255,7 @@ export class Expirer {
         if (row[6] === 'true') this.#isFullRequested = true;
         if (more.size > 0) continue;
         this.#lastPassAt = now;
-        if (this.#isFull) this.#fullPasses.onEnded(monotonic(), this.#costMs);
+        if (this.#isFull) this.#fullPasses.onEnded(clock.monotonic(), this.#costMs);
       } else {
         const key: QueueKey = { ns: text(row, 1), name: text(row, 2) };
         const group = text(row, 3);
@@ -265,7 +265,6 @@ export class Expirer {
           continue;
         }
         onDeadLetters(key, group, text(row, 6), number(row, 4));
-        affected.note({ ns: key.ns, name: text(row, 6) });
       }
     }
   }

@@ -6,8 +6,7 @@
 // `registry.ts` knows the queues and computes ids, `watermark.ts` decides where reads of an index begin,
 // `full-reads.ts` when they begin at its front again, `content.ts` encodes elements. `settings.ts` checks the
 // configuration, `schema.ts` has the tables. `link.ts` reconnects a connection (`connection.ts`), and has the auxiliary
-// one, which serves everything else: `housekeeping.ts` with `counter-sums.ts` and `unused-queues.ts`, counts of
-// streams, and the other ports.
+// one, which serves everything else: `housekeeping.ts` with `counter-sums.ts`, counts of streams, and the other ports.
 
 import { AffectedQueues } from '../../engine/affected-queues.ts';
 import { BufferedStats } from '../../engine/buffered-stats.ts';
@@ -15,7 +14,6 @@ import type { StoredDefinitions } from '../../engine/definitions.ts';
 import type { Engine, EngineOptions, Finding, OpenEngine } from '../../engine/engine.ts';
 import { countDeadLetters } from '../../engine/stats.ts';
 import type { GroupName } from '../../model/element.ts';
-import { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { Batcher } from './batcher.ts';
 import { type Connection, examineServer } from './connection.ts';
@@ -34,7 +32,6 @@ import { PostgresSignaller } from './signaller.ts';
 import { number } from './statement.ts';
 import { PostgresCounters } from './stats.ts';
 import { PostgresStorage } from './storage.ts';
-import { UnusedQueues } from './unused-queues.ts';
 import { Prober } from './watermark.ts';
 
 /**
@@ -97,18 +94,17 @@ class PostgresEngine implements Engine {
     const databaseClock = new DatabaseClock(clock);
     const registry = new Registry(namespaces, databaseClock);
     const counterSums = new CounterSums(auxiliary, clock, registry.counterWatermark);
-    const unusedQueues = new UnusedQueues(auxiliary, namespaces, databaseClock);
+    const affected = new AffectedQueues();
     const context = {
       ids: new Ids(),
-      tokens: new LeaseTokens(),
       registry,
       clock: databaseClock,
       prober: new Prober(auxiliary, clock, log),
       dedupWindow: String(dedupWindowMs),
-      monotonic: () => clock.monotonic(),
-      affected: new AffectedQueues(),
+      affected,
       onDeadLetters: (queue: QueueKey, group: GroupName, to: string, count: number) => {
         const target = { queue: { ns: queue.ns, name: to }, groups: registry.defaultGroups(queue) };
+        affected.note(target.queue);
         countDeadLetters(this.stats, { queue, group }, target, count);
       },
     };
@@ -122,14 +118,14 @@ class PostgresEngine implements Engine {
     });
     this.storage = new PostgresStorage(this.#context, {
       batcher: this.#batcher,
-      housekeeping: new Housekeeping(auxiliary, namespaces, {
-        policies: registry.policies,
-        dedupWindowMs,
+      housekeeping: new Housekeeping(auxiliary, {
+        namespaces,
+        registry,
+        clock: databaseClock,
+        dedupWindow: context.dedupWindow,
         counterSums,
-        unusedQueues,
         log,
       }),
-      unusedQueues,
       auxiliary,
       clock,
     });

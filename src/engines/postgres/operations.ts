@@ -1,6 +1,5 @@
 import type { AffectedQueues } from '../../engine/affected-queues.ts';
 import type { GroupName } from '../../model/element.ts';
-import type { LeaseTokens } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { Clock } from '../../util/clock.ts';
 import type { Ids } from './content.ts';
@@ -77,15 +76,12 @@ export const MAX_RETURNED_BYTES = 16 * 1024 * 1024;
 /** Dependencies of the operations. */
 export interface Context {
   readonly ids: Ids;
-  readonly tokens: LeaseTokens;
   readonly registry: Registry;
   readonly clock: DatabaseClock;
   readonly expirer: Expirer;
   readonly prober: Prober;
   /** How long dedup keys are remembered, ms, as an SQL expression. */
   readonly dedupWindow: string;
-  /** The monotonic clock, ms. */
-  readonly monotonic: () => number;
   readonly affected: AffectedQueues;
   /** Called when elements of a group became dead letters. @param to the name of the dead-letter queue */
   readonly onDeadLetters: (queue: QueueKey, group: GroupName, to: string, count: number) => void;
@@ -112,6 +108,11 @@ export class DatabaseClock {
   /** The estimated time, ms since 1970; -Infinity before the first reading. */
   get now(): number {
     return this.#reading + this.#clock.monotonic() - this.#readAt;
+  }
+
+  /** This process's monotonic clock, ms. */
+  monotonic(): number {
+    return this.#clock.monotonic();
   }
 
   /** Whether less than `withinMs` have passed since a past reading; false if the clock was set back since. */

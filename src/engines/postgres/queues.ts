@@ -7,6 +7,7 @@ import {
   type Usage,
 } from '../../engine/storage.ts';
 import type { DeliveryState, GroupName } from '../../model/element.ts';
+import { earlier } from '../../util/earlier.ts';
 import type { Context, Operation } from './operations.ts';
 import type { RegisteredQueue, Subscription } from './registry.ts';
 import {
@@ -274,8 +275,9 @@ function purgeOperations(): (queue: RegisteredQueue, state: DeliveryState | 'wai
 const READ_PLACES = new Columns<Subscription>()
   .id('id', ({ id }) => id)
   .bigint('from_due', ({ watermark }) => watermark.place.dueAt)
-  .bigint('from_seq', ({ watermark }) => watermark.place.seq)
-  .bigint('from_id', ({ counterWatermark }) => counterWatermark.from);
+  .bigint('from_seq', ({ watermark }) => watermark.place.seq);
+/** The parameter after these: the watermark of counter rows. */
+const FROM_ID = `$${READ_PLACES.count + 1}::bigint`;
 
 /**
  * How many deliveries one statement counts row by row at most: about a quarter of a second on an idle machine. Those
@@ -291,13 +293,13 @@ const MAX_COUNTED_IN_STREAM = 50_000;
  * that was made while the table was empty reads the whole primary key for each group.
  */
 function countsOf(subscriptions: string): string {
-  return `SELECT l.ord, c.waiting - c.later - x.soon, c.later + x.soon, c.reserved, c.first,
+  return `SELECT l.ord, c.waiting - c.later - x.soon, c.later + x.soon, c.reserved,
       (SELECT d.due_at FROM delivery d WHERE d.subscription = l.id AND d.lease_until IS NULL
         AND (d.due_at, d.seq) >= (l.from_due, l.from_seq) ORDER BY d.due_at, d.seq LIMIT 1), l.grp
     FROM t CROSS JOIN ${subscriptions} CROSS JOIN LATERAL (
       SELECT coalesce(sum(waiting), 0) AS waiting, coalesce(sum(reserved), 0) AS reserved,
-        coalesce(sum(waiting) FILTER (WHERE step > t.now >> ${STEP_BITS}), 0) AS later, min(y.id) AS first
-      FROM counter y WHERE y.subscription = l.id AND y.id >= l.from_id) c
+        coalesce(sum(waiting) FILTER (WHERE step > t.now >> ${STEP_BITS}), 0) AS later
+      FROM counter y WHERE y.subscription = l.id AND y.id >= ${FROM_ID}) c
     CROSS JOIN LATERAL (
       SELECT count(*) AS soon FROM (SELECT FROM delivery d WHERE d.subscription = l.id AND d.lease_until IS NULL
         AND d.due_at > t.now AND d.due_at < ((t.now >> ${STEP_BITS}) + 1) << ${STEP_BITS}
@@ -325,18 +327,18 @@ function noDelivery(where: string): string {
  * made before there was a stream expect one row where `head` is null, and a join then read all elements of all streams.
  * The groups that this node knows are not joined with all others, either, since there may be thousands.
  */
-const QUEUE = `$${READ_PLACES.count + 1}::bigint`;
+const QUEUE = `$${READ_PLACES.count + 2}::bigint`;
 const STREAM_COUNTS: Statement = {
   name: 'counts of a stream',
   text: `${withList(
     NOW,
     `p AS MATERIALIZED (SELECT * FROM ${READ_PLACES.from('p')})`,
-    `l AS MATERIALIZED (SELECT s.id, s.grp, p.from_due, p.from_seq, p.from_id, p.ord FROM p
+    `l AS MATERIALIZED (SELECT s.id, s.grp, p.from_due, p.from_seq, p.ord FROM p
         CROSS JOIN LATERAL (SELECT id, grp FROM subscription WHERE id = p.id AND grp <> '' LIMIT 1) s
-      UNION ALL SELECT s.id, s.grp, ${Number.MIN_SAFE_INTEGER}, 0, 0, -1 FROM subscription s
+      UNION ALL SELECT s.id, s.grp, ${Number.MIN_SAFE_INTEGER}, 0, -1 FROM subscription s
         WHERE s.queue = ${QUEUE} AND s.grp <> '' AND (s.id IN (SELECT p.id FROM p)) IS NOT TRUE)`,
-    `a AS MATERIALIZED (SELECT coalesce(sum(waiting), 0) AS elements, min(id) AS first FROM counter
-      WHERE subscription = -${QUEUE} AND id >= $${READ_PLACES.count + 2}::bigint)`,
+    `a AS MATERIALIZED (SELECT coalesce(sum(waiting), 0) AS elements FROM counter
+      WHERE subscription = -${QUEUE} AND id >= ${FROM_ID})`,
     `r AS MATERIALIZED (SELECT count(*) AS elements FROM (
         SELECT DISTINCT d.seq FROM (SELECT d.seq FROM l CROSS JOIN LATERAL (SELECT d.seq FROM delivery d
             WHERE d.subscription = l.id AND d.head IS NULL AND d.lease_until IS NOT NULL
@@ -350,27 +352,23 @@ const STREAM_COUNTS: Statement = {
   )}
   ${countsOf('l')}
   UNION ALL
-  SELECT 0, a.elements - r.elements - s.elements, s.elements, r.elements, a.first, NULL, NULL FROM a, r, s`,
+  SELECT 0, a.elements - r.elements - s.elements, s.elements, r.elements, NULL, NULL FROM a, r, s`,
 };
+
+function readCounts(row: Row): GroupCounts {
+  const [ready, scheduled, reserved] = [number(row, 1), number(row, 2), number(row, 3)];
+  return { ready, scheduled, reserved, nextMatureAt: ready + scheduled === 0 ? null : numberOrNull(row, 4) };
+}
 
 /** A read that takes longer may have stepped over many dead entries; a probe on the auxiliary connection finds out. */
 const SLOW_MS = 20;
 
-function readCounts(row: Row): GroupCounts {
-  const [ready, scheduled, reserved] = [number(row, 1), number(row, 2), number(row, 3)];
-  return { ready, scheduled, reserved, nextMatureAt: ready + scheduled === 0 ? null : numberOrNull(row, 5) };
-}
-
-/** Updates the watermarks from the result of a read. */
-function noteRead(
-  { prober, monotonic }: Context,
-  subscription: Subscription,
-  row: Row,
-  sentAt: number,
-): void {
-  const now = monotonic();
-  subscription.counterWatermark.onRead(numberOrNull(row, 4), now);
-  if (now - sentAt > SLOW_MS) prober.requestProbe(subscription);
+/** Returns the function to call when these subscriptions have been read. */
+function startRead({ prober, clock }: Context, subscriptions: Iterable<Subscription>): () => void {
+  const sentAt = clock.monotonic();
+  return () => {
+    if (clock.monotonic() - sentAt > SLOW_MS) for (const one of subscriptions) prober.requestProbe(one);
+  };
 }
 
 /** Returns the counts of one group. */
@@ -379,17 +377,13 @@ function countsOperation(context: Context): Operation<Subscription, GroupCounts>
     statement: COUNTS,
     changes: false,
     prepare: (items) => {
-      const sentAt = context.monotonic();
+      const endRead = startRead(context, items);
       return {
-        values: READ_PLACES.values(items),
+        values: [...READ_PLACES.values(items), String(context.registry.counterWatermark.from)],
         read: (rows) => {
+          endRead();
           const results: GroupCounts[] = items.map(() => NO_COUNTS);
-          for (const row of rows) {
-            const subscription = items[rowIndex(row)];
-            if (subscription === undefined) continue;
-            results[rowIndex(row)] = readCounts(row);
-            noteRead(context, subscription, row, sentAt);
-          }
+          for (const row of rows) results[rowIndex(row)] = readCounts(row);
           return results;
         },
       };
@@ -405,34 +399,27 @@ function streamCountsOperation(context: Context): Operation<RegisteredQueue, Que
     isSingle: true,
     prepare: ([queue]) => {
       if (queue === undefined) throw new Error('a count has a queue');
-      const sentAt = context.monotonic();
       const known = [...queue.subscriptions.values()];
-      const values = [...READ_PLACES.values(known), queue.idText, String(queue.elementCounterWatermark.from)];
+      const endRead = startRead(context, known);
+      const from = String(context.registry.counterWatermark.from);
       return {
-        values,
+        values: [...READ_PLACES.values(known), from, queue.idText],
         read: (rows) => {
+          endRead();
           const groups = new Map<GroupName, GroupCounts>();
           let [elements, nextMatureAt]: [GroupCounts, number | null] = [NO_COUNTS, null];
           for (const row of rows) {
             const counts = readCounts(row);
-            if (row[6] == null) {
-              elements = counts;
-              queue.elementCounterWatermark.onRead(numberOrNull(row, 4), context.monotonic());
-              continue;
+            const group = row[5] ?? null;
+            if (group === null) elements = counts;
+            else if (counts.ready + counts.scheduled + counts.reserved > 0) {
+              groups.set(group, counts);
+              nextMatureAt = earlier(nextMatureAt, counts.nextMatureAt);
             }
-            const subscription = known[rowIndex(row)];
-            if (subscription !== undefined) noteRead(context, subscription, row, sentAt);
-            if (counts.ready + counts.scheduled + counts.reserved === 0) continue;
-            groups.set(text(row, 6), counts);
-            nextMatureAt = earliest(nextMatureAt, counts.nextMatureAt);
           }
           return [{ ...elements, nextMatureAt, groups }];
         },
       };
     },
   };
-}
-
-function earliest(a: number | null, b: number | null): number | null {
-  return a === null || (b !== null && b < a) ? b : a;
 }

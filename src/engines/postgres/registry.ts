@@ -16,6 +16,7 @@ import {
   number,
   type Parameter,
   type Statement,
+  stringArray,
   text,
   textArray,
   textArrayLiteral,
@@ -41,7 +42,6 @@ export class Subscription {
   readonly group: GroupName;
   readonly groupText: Buffer;
   readonly watermark = new Watermark();
-  readonly counterWatermark = new CounterWatermark();
   /** When a take was last noted in the registry, by the database's clock. */
   notedAt = Number.NEGATIVE_INFINITY;
   usedInEpoch = 0;
@@ -70,8 +70,6 @@ export class RegisteredQueue {
   /** The subscription of a plain queue. In a stream it represents the queue itself, and has no deliveries. */
   readonly plainSubscription: Subscription;
   readonly subscriptions = new Map<GroupName, Subscription>();
-  /** The watermark for counts of a stream's elements. */
-  readonly elementCounterWatermark = new CounterWatermark();
   /** The groups in the registry, only read for a stream with a limit, and when, by the database's clock. */
   groups: ReadonlySet<GroupName> = new Set();
   groupsReadAt = Number.NEGATIVE_INFINITY;
@@ -139,7 +137,7 @@ export class Registry {
   readonly #clock: DatabaseClock;
   readonly #namespaces: NamespacePolicies;
   readonly #queues = new Map<string, Map<string, RegisteredQueue>>();
-  /** The watermark for counts of all subscriptions together; housekeeping raises it. */
+  /** Where reads of `counter` begin; housekeeping raises it. */
   readonly counterWatermark = new CounterWatermark();
   /** The parameters of `policyOf` in `sql.ts`. */
   readonly policies: readonly Parameter[];
@@ -153,10 +151,10 @@ export class Registry {
       this.#namespaces.rulesOf(ns).map((rule) => ({ ...rule, ns })),
     );
     this.policies = [
-      textArray(rules.map(({ ns }) => Buffer.from(ns))),
-      textArray(rules.map(({ pattern }) => Buffer.from(likePattern(pattern)))),
+      stringArray(rules.map(({ ns }) => ns)),
+      stringArray(rules.map(({ pattern }) => likePattern(pattern))),
       int4Array(rules.map(({ deadLetter }) => clampTries(deadLetter?.maxTries ?? 0))),
-      textArray(rules.map(({ deadLetter }) => (deadLetter === null ? null : Buffer.from(deadLetter.queue)))),
+      stringArray(rules.map(({ deadLetter }) => deadLetter?.queue ?? null)),
       textArray(rules.map(({ ns }) => textArrayLiteral(this.#namespaces.defaultGroups(ns)))),
       textArray(rules.map(({ retryDelay }) => retryArray(retryDelay))),
       int8Array(rules.map(({ retentionMs }) => retentionMs)),
@@ -206,10 +204,8 @@ export class Registry {
     this.counterWatermark.reset();
     for (const queue of this.#allQueues()) {
       queue.groupsReadAt = Number.NEGATIVE_INFINITY;
-      queue.elementCounterWatermark.reset();
       for (const subscription of queue.subscriptions.values()) {
         subscription.notedAt = Number.NEGATIVE_INFINITY;
-        subscription.counterWatermark.reset();
         subscription.watermark.reset();
       }
     }

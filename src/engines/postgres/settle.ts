@@ -388,7 +388,6 @@ function changeOperation(context: Context): SettleOperation {
           const diedIn = row[6] ?? null;
           if (diedIn === null) return SETTLED.done;
           context.onDeadLetters(subscription.queue.key, subscription.group, diedIn, 1);
-          context.affected.note({ ns: subscription.queue.key.ns, name: diedIn });
           return SETTLED['dead-lettered'];
         });
       },

@@ -135,34 +135,20 @@ const NULL_LENGTH = -1;
 const TWO_32 = 2 ** 32;
 
 export function int4Array(values: readonly (number | null)[]): Buffer {
-  const bytes = fixedArray(OID.int4, values.length, 4);
-  let at = HEADER_BYTES;
-  for (const value of values) {
-    if (value === null) {
-      at = writeNull(bytes, at);
-      continue;
-    }
-    at = bytes.writeInt32BE(4, at);
-    at = bytes.writeInt32BE(value, at);
-  }
-  return bytes.subarray(0, at);
+  return fixedArray(OID.int4, 4, values, (bytes, value, at) => bytes.writeInt32BE(value, at));
 }
 
 /** An array of safe integers and nulls. */
 export function int8Array(values: readonly (number | null)[]): Buffer {
-  const bytes = fixedArray(OID.int8, values.length, 8);
-  let at = HEADER_BYTES;
-  for (const value of values) {
-    if (value === null) {
-      at = writeNull(bytes, at);
-      continue;
-    }
-    at = bytes.writeInt32BE(8, at);
+  return fixedArray(OID.int8, 8, values, (bytes, value, at) => {
     // In two halves: a BigInt per value would cost more than the rest of the array.
-    at = bytes.writeInt32BE(Math.floor(value / TWO_32), at);
-    at = bytes.writeUInt32BE(((value % TWO_32) + TWO_32) % TWO_32, at);
-  }
-  return bytes.subarray(0, at);
+    bytes.writeInt32BE(Math.floor(value / TWO_32), at);
+    bytes.writeUInt32BE(((value % TWO_32) + TWO_32) % TWO_32, at + 4);
+  });
+}
+
+export function boolArray(values: readonly boolean[]): Buffer {
+  return fixedArray(OID.bool, 1, values, (bytes, value, at) => bytes.writeUInt8(value ? 1 : 0, at));
 }
 
 /** An array of 64-bit integers, each given as 8 bytes, big-endian. */
@@ -170,19 +156,14 @@ export function idArray(values: readonly Uint8Array[]): Buffer {
   return bytesArray(OID.int8, values);
 }
 
-export function boolArray(values: readonly boolean[]): Buffer {
-  const bytes = fixedArray(OID.bool, values.length, 1);
-  let at = HEADER_BYTES;
-  for (const value of values) {
-    at = bytes.writeInt32BE(1, at);
-    at = bytes.writeUInt8(value ? 1 : 0, at);
-  }
-  return bytes;
-}
-
 /** An array of strings, each given as UTF-8 bytes. */
 export function textArray(values: readonly (Uint8Array | null)[]): Buffer {
   return bytesArray(OID.text, values);
+}
+
+/** An array of strings. */
+export function stringArray(values: readonly (string | null)[]): Buffer {
+  return textArray(values.map((value) => (value === null ? null : Buffer.from(value))));
 }
 
 export function byteaArray(values: readonly (Uint8Array | null)[]): Buffer {
@@ -208,16 +189,27 @@ function bytesArray(oid: number, values: readonly (Uint8Array | null)[]): Buffer
   return bytes;
 }
 
-function fixedArray(oid: number, count: number, size: number): Buffer {
-  const bytes = Buffer.allocUnsafe(HEADER_BYTES + count * (4 + size));
-  writeHeader(bytes, oid, count, 0);
-  return bytes;
-}
-
-/** Writes a null, and sets the header's flag for nulls. */
-function writeNull(bytes: Buffer, at: number): number {
-  bytes.writeInt32BE(1, 4);
-  return bytes.writeInt32BE(NULL_LENGTH, at);
+/** An array of values of one size. */
+function fixedArray<T>(
+  oid: number,
+  size: number,
+  values: readonly (T | null)[],
+  write: (bytes: Buffer, value: T, at: number) => void,
+): Buffer {
+  const bytes = Buffer.allocUnsafe(HEADER_BYTES + values.length * (4 + size));
+  let [at, nulls] = [HEADER_BYTES, 0];
+  for (const value of values) {
+    if (value === null) {
+      nulls = 1;
+      at = bytes.writeInt32BE(NULL_LENGTH, at);
+      continue;
+    }
+    at = bytes.writeInt32BE(size, at);
+    write(bytes, value, at);
+    at += size;
+  }
+  writeHeader(bytes, oid, values.length, nulls);
+  return bytes.subarray(0, at);
 }
 
 /** One dimension with lower bound 1. An empty one unnests to no rows. */

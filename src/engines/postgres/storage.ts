@@ -41,7 +41,6 @@ import type { GroupUse, RegisteredQueue, Subscription } from './registry.ts';
 import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
 import { takeOperations, undoOperations } from './take.ts';
-import type { UnusedQueues } from './unused-queues.ts';
 
 /** Estimated size of one element or reference on the wire, without its body. */
 const ROW_BYTES = 100;
@@ -72,7 +71,6 @@ export class PostgresStorage implements Storage {
   readonly #context: Context;
   readonly #batcher: Batcher;
   readonly #housekeeping: Housekeeping;
-  readonly #unusedQueues: UnusedQueues;
   readonly #auxiliary: AuxiliaryConnection;
   readonly #clock: Clock;
   /** Settles when the last requested count of a stream has been read. */
@@ -84,13 +82,11 @@ export class PostgresStorage implements Storage {
     {
       batcher,
       housekeeping,
-      unusedQueues,
       auxiliary,
       clock,
     }: {
       batcher: Batcher;
       housekeeping: Housekeeping;
-      unusedQueues: UnusedQueues;
       auxiliary: AuxiliaryConnection;
       clock: Clock;
     },
@@ -98,7 +94,6 @@ export class PostgresStorage implements Storage {
     this.#context = context;
     this.#batcher = batcher;
     this.#housekeeping = housekeeping;
-    this.#unusedQueues = unusedQueues;
     this.#operations = operationsOf(context);
     this.#auxiliary = auxiliary;
     this.#clock = clock;
@@ -146,7 +141,7 @@ export class PostgresStorage implements Storage {
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {
     const { count, maxBytes, leftMs } = options;
     const subscription = this.#subscription(key, options.group);
-    this.#unusedQueues.noteTake(subscription);
+    this.#housekeeping.noteTake(subscription);
     const item = { ...options, subscription };
     const returnedBytes = maxBytes === undefined ? 0 : Math.min(count * BODY_BYTES, maxBytes);
     const size = { bytes: 0, rows: count, returnedBytes };
