@@ -4,6 +4,7 @@ import type { EngineLog } from '../../engine/engine.ts';
 import { type Listener, type Signaller, Topics } from '../../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
+import { Pause } from '../../util/pause.ts';
 import type { AuxiliaryConnection, Link } from './link.ts';
 import type { Statement } from './statement.ts';
 
@@ -12,8 +13,8 @@ interface Payload {
   /** The sending node, which has already delivered the signals to its own subscribers. */
   readonly from: string;
   readonly signals: readonly (readonly [topic: string, message: JsonValue])[];
-  /** The number of a probe, by which the sender checks that it receives its own notifications. */
-  readonly probe?: number;
+  /** The number of a probe, by which the sender checks that it receives its own notifications; 0: this is none. */
+  readonly probe: number;
 }
 
 const NOTIFY: Statement = { name: 'notify', text: 'SELECT pg_notify($1, $2)' };
@@ -53,11 +54,11 @@ export class PostgresSignaller implements Signaller {
   readonly #failures: LogOnChange;
   readonly #node = randomBytes(6).toString('base64url');
   readonly #topics: Topics<JsonValue>;
-  /** By topic and message as JSON, which removes duplicates. */
-  #pending = new Map<string, readonly [string, JsonValue]>();
-  #isSending = false;
-  #cancelSend: CancelTimer | null = null;
-  #sentAt = Number.NEGATIVE_INFINITY;
+  /** Topics and messages as JSON, without duplicates. */
+  #pending = new Set<string>();
+  /** Resolves when all pending signals are sent; null: there are none. */
+  #sending: Promise<void> | null = null;
+  readonly #gathering: Pause;
   #probe = 0;
   #receivedProbe = 0;
   #cancelProbe: CancelTimer | null = null;
@@ -66,6 +67,7 @@ export class PostgresSignaller implements Signaller {
   constructor(options: SignallerOptions) {
     this.#options = options;
     this.#topics = new Topics(options.log);
+    this.#gathering = new Pause(options.clock);
     this.#failures = new LogOnChange({
       failed: (err) => options.log.info({ err }, 'signals to other nodes are lost'),
       worksAgain: () => options.log.info({}, 'signals to other nodes are sent again'),
@@ -79,19 +81,25 @@ export class PostgresSignaller implements Signaller {
   /** Stops accepting signals, and sends the pending ones if PostgreSQL replies soon. */
   async stop(): Promise<void> {
     this.#stopped = true;
-    this.#cancelSend?.();
+    this.#gathering.end();
     this.#cancelProbe?.();
     const timeout = Promise.withResolvers<void>();
     const cancel = this.#options.clock.after(FINAL_SEND_MS, timeout.resolve);
-    await Promise.race([this.#send(), timeout.promise]);
+    await Promise.race([this.#sending, timeout.promise]);
     cancel();
   }
 
   publish(topic: string, message: JsonValue): void {
     this.#topics.deliverSoon(topic, message);
     if (this.#pending.size >= MAX_PENDING || this.#stopped) return;
-    this.#pending.set(JSON.stringify([topic, message]), [topic, message]);
-    this.#scheduleSend();
+    const signal = JSON.stringify([topic, message]);
+    const bytes = Buffer.byteLength(signal);
+    if (bytes >= PAYLOAD_BYTES) {
+      this.#options.log.warn({ topic, bytes }, 'a signal is too long for a notification');
+      return;
+    }
+    this.#pending.add(signal);
+    this.#sending ??= this.#sendPending();
   }
 
   subscribe(topic: string, listener: Listener<JsonValue>): () => void {
@@ -106,74 +114,36 @@ export class PostgresSignaller implements Signaller {
         { channel: this.#options.channel },
         'a notification from another program was ignored',
       );
-    else if (parsed.from === this.#node)
-      this.#receivedProbe = Math.max(this.#receivedProbe, parsed.probe ?? 0);
+    else if (parsed.from === this.#node) this.#receivedProbe = Math.max(this.#receivedProbe, parsed.probe);
     else for (const [topic, message] of parsed.signals) this.#topics.deliver(topic, message);
   }
 
-  #scheduleSend(): void {
-    if (this.#isSending || this.#cancelSend !== null) return;
-    const { clock } = this.#options;
-    const waitMs = this.#sentAt + GATHER_MS - clock.monotonic();
-    if (waitMs <= 0) {
-      // After the current turn of the event loop, so that its further signals are included.
-      this.#isSending = true;
-      setImmediate(() => void this.#send());
-      return;
+  async #sendPending(): Promise<void> {
+    // After the current turn of the event loop, so that its further signals are included.
+    await new Promise((resolve) => setImmediate(resolve));
+    while (this.#pending.size > 0) {
+      await this.#send();
+      if (!this.#stopped) await this.#gathering.wait(GATHER_MS);
     }
-    this.#cancelSend = clock.after(waitMs, () => {
-      this.#cancelSend = null;
-      this.#isSending = true;
-      void this.#send();
-    });
+    this.#sending = null;
   }
 
   async #send(): Promise<void> {
     const pending = this.#pending;
-    this.#pending = new Map();
-    this.#sentAt = this.#options.clock.monotonic();
-    const payloads = this.#payloads(pending);
+    this.#pending = new Set();
     try {
-      await Promise.all(payloads.map((payload) => this.#notify(payload)));
-      if (payloads.length > 0) this.#failures.worked();
+      await Promise.all(partsOf(pending).map((signals) => this.#notify(signals)));
+      this.#failures.worked();
     } catch (error) {
       this.#failures.failed(error);
     }
-    this.#isSending = false;
-    if (this.#pending.size > 0 && !this.#stopped) this.#scheduleSend();
   }
 
-  /** Packs signals into as few notifications as possible. A signal that is too long for one is omitted. */
-  #payloads(pending: ReadonlyMap<string, readonly [string, JsonValue]>): Payload[] {
-    const payloads: Payload[] = [];
-    let signals: (readonly [string, JsonValue])[] = [];
-    let bytes = 0;
-    for (const [json, signal] of pending) {
-      const length = Buffer.byteLength(json) + 1;
-      if (length > PAYLOAD_BYTES) {
-        this.#options.log.warn(
-          { topic: signal[0], bytes: length },
-          'a signal is too long for a notification',
-        );
-        continue;
-      }
-      if (bytes + length > PAYLOAD_BYTES) {
-        payloads.push({ from: this.#node, signals });
-        signals = [];
-        bytes = 0;
-      }
-      signals.push(signal);
-      bytes += length;
-    }
-    if (signals.length > 0) payloads.push({ from: this.#node, signals });
-    return payloads;
-  }
-
-  async #notify(payload: Payload): Promise<void> {
-    await this.#options.auxiliary.query({
-      statement: NOTIFY,
-      values: [this.#options.channel, JSON.stringify(payload)],
-    });
+  /** @param signals as JSON */
+  async #notify(signals: readonly string[], probe = 0): Promise<void> {
+    const { auxiliary, channel } = this.#options;
+    const payload = `{"from":"${this.#node}","probe":${probe},"signals":[${signals.join(',')}]}`;
+    await auxiliary.query({ statement: NOTIFY, values: [channel, payload] });
   }
 
   #probeAfter(delayMs: number): void {
@@ -185,7 +155,7 @@ export class PostgresSignaller implements Signaller {
     const { connection } = listener;
     const probe = ++this.#probe;
     // If it cannot be sent, the sending connection is down, and nothing is known about the listening one.
-    const sent = this.#notify({ from: this.#node, signals: [], probe }).then(
+    const sent = this.#notify([], probe).then(
       () => true,
       () => false,
     );
@@ -203,6 +173,22 @@ export class PostgresSignaller implements Signaller {
       });
     });
   }
+}
+
+/** Divides signals, as JSON, among as few notifications as possible. */
+function partsOf(pending: ReadonlySet<string>): string[][] {
+  const parts: string[][] = [];
+  let left = 0;
+  for (const signal of pending) {
+    const bytes = Buffer.byteLength(signal) + 1;
+    if (bytes > left) {
+      parts.push([]);
+      left = PAYLOAD_BYTES;
+    }
+    left -= bytes;
+    parts.at(-1)?.push(signal);
+  }
+  return parts;
 }
 
 /** Null if no node sent this: any user of the database may notify the channel. */

@@ -40,7 +40,7 @@ import { queueOperations } from './queues.ts';
 import type { GroupUse, RegisteredQueue, Subscription } from './registry.ts';
 import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
-import { takeOperations, undoOperations } from './take.ts';
+import { takeOperations, undoOperation } from './take.ts';
 
 /** Estimated size of one element or reference on the wire, without its body. */
 const ROW_BYTES = 100;
@@ -55,7 +55,7 @@ function operationsOf(context: Context) {
     insert: insertOperations(context),
     take: takeOperations(context),
     settlements: settlements(context),
-    undo: undoOperations(context),
+    undo: undoOperation(context),
     scan: scanOperations(context),
   };
 }
@@ -180,7 +180,7 @@ export class PostgresStorage implements Storage {
   async undoTake(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
     const queue = this.#context.registry.queue(key);
     const size = { bytes: bytesOf(deliveries), rows: deliveries.length };
-    await this.#batcher.submit(this.#operations.undo(queue), { queue, deliveries }, queue, size);
+    await this.#batcher.submit(this.#operations.undo, { queue, deliveries }, queue, size);
   }
 
   scan(key: QueueKey, options: ScanOptions): Promise<ScanPage> {

@@ -319,6 +319,7 @@ const RESTORED = new Columns<Restored>()
   .bigint('expires', ({ delivery }) => delivery.expiresAt ?? null)
   .id('subscription', ({ subscription }) => subscription.id)
   .id('queue', ({ subscription }) => subscription.queue.id)
+  .bool('in_stream', ({ subscription }) => subscription.queue.isStream)
   .int('tries', ({ delivery }) => delivery.tries)
   .text('reason', ({ delivery: { reason } }) => (reason === undefined ? null : Buffer.from(reason)))
   .text('head', ({ head }) => head)
@@ -329,56 +330,48 @@ const RESTORED = new Columns<Restored>()
  * still exist for other groups, or two groups may return it concurrently, so its content is stored in the shared row.
  * Its age for `retention` starts again, since the pop deleted its delivery.
  */
-function undoStatement(shared: boolean): Statement {
-  return {
-    name: `undo take${shared ? ' shared' : ''}`,
-    text: `${withList(
-      NOW,
-      register('reg', REGISTERED.from('u')),
-      `u AS MATERIALIZED (SELECT * FROM ${RESTORED.from('u', REGISTERED.count + 1)})`,
-      `d AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, expires_at, subscription, tries, reason, bytes, head, body)
-        SELECT u.seq, u.due, t.now, u.expires, u.subscription, u.tries, u.reason,
-          octet_length(u.head) + octet_length(u.body), ${shared ? 'NULL, NULL' : 'u.head, u.body'} FROM t CROSS JOIN u
-        ON CONFLICT (seq, subscription) DO NOTHING RETURNING d.seq, d.subscription, d.due_at, ${CONTENT_BYTES})`,
-      shared &&
-        `e AS (INSERT INTO element AS x (seq, queue, remaining, head, body)
-        SELECT DISTINCT ON (u.seq) u.seq, u.queue, (SELECT count(*) FROM d WHERE d.seq = u.seq), u.head, u.body
-        FROM u WHERE (u.seq IN (SELECT d.seq FROM d)) IS TRUE ORDER BY u.seq
-        ON CONFLICT (seq) DO UPDATE SET remaining = x.remaining + excluded.remaining
-        RETURNING ${elementColumns('x')}, x.xmax = 0 AS is_new),
-      n AS (SELECT queue, content_bytes FROM e WHERE is_new),
-      ${addElementCounts('ec', 'n', '')}`,
-      addCounts('dc', 'd', STORED_WAITING),
-    )} SELECT count(*) FROM d`,
-  };
-}
+const UNDO: Statement = {
+  name: 'undo take',
+  text: `${withList(
+    NOW,
+    register('reg', REGISTERED.from('u')),
+    `u AS MATERIALIZED (SELECT * FROM ${RESTORED.from('u', REGISTERED.count + 1)})`,
+    `d AS (INSERT INTO delivery AS d (seq, due_at, inserted_at, expires_at, subscription, tries, reason, bytes, head, body)
+      SELECT u.seq, u.due, t.now, u.expires, u.subscription, u.tries, u.reason, octet_length(u.head) + octet_length(u.body),
+        CASE WHEN NOT u.in_stream THEN u.head END, CASE WHEN NOT u.in_stream THEN u.body END FROM t CROSS JOIN u
+      ON CONFLICT (seq, subscription) DO NOTHING RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
+    `e AS (INSERT INTO element AS x (seq, queue, remaining, head, body)
+      SELECT DISTINCT ON (u.seq) u.seq, u.queue, (SELECT count(*) FROM d WHERE d.seq = u.seq), u.head, u.body
+      FROM u WHERE (u.seq IN (SELECT d.seq FROM d WHERE d.head IS NULL)) IS TRUE ORDER BY u.seq
+      ON CONFLICT (seq) DO UPDATE SET remaining = x.remaining + excluded.remaining
+      RETURNING ${elementColumns('x')}, x.xmax = 0 AS is_new)`,
+    'n AS (SELECT queue, content_bytes FROM e WHERE is_new)',
+    addElementCounts('ec', 'n', ''),
+    addCounts('dc', 'd', STORED_WAITING),
+  )} SELECT count(*) FROM d`,
+};
 
-export function undoOperations(context: Context): (queue: RegisteredQueue) => Operation<UndoItem, void> {
-  const operation = (shared: boolean): Operation<UndoItem, void> => {
-    const statement = undoStatement(shared);
-    const prepare = (items: readonly UndoItem[]) => {
-      const restored = items.flatMap(({ queue, deliveries }) =>
-        deliveries.map((delivery) => toRestored(context, queue, delivery)),
-      );
-      const lowerWatermarks = (): void => {
-        for (const { subscription, delivery } of restored) subscription.watermark.lower(delivery.matureAt);
-      };
-      lowerWatermarks();
-      const registered = new Set(
-        restored.flatMap(({ subscription }) => [subscription.queue.plainSubscription, subscription]),
-      );
-      return {
-        values: [...REGISTERED.values([...registered]), ...RESTORED.values(restored)],
-        read: () => {
-          lowerWatermarks();
-          return items.map(() => undefined);
-        },
-      };
+export function undoOperation(context: Context): Operation<UndoItem, void> {
+  const prepare = (items: readonly UndoItem[]) => {
+    const restored = items.flatMap(({ queue, deliveries }) =>
+      deliveries.map((delivery) => toRestored(context, queue, delivery)),
+    );
+    const lowerWatermarks = (): void => {
+      for (const { subscription, delivery } of restored) subscription.watermark.lower(delivery.matureAt);
     };
-    return { statement, changes: true, locksElements: shared, prepare };
+    lowerWatermarks();
+    const registered = new Set(
+      restored.flatMap(({ subscription }) => [subscription.queue.plainSubscription, subscription]),
+    );
+    return {
+      values: [...REGISTERED.values([...registered]), ...RESTORED.values(restored)],
+      read: () => {
+        lowerWatermarks();
+        return items.map(() => undefined);
+      },
+    };
   };
-  const [plain, stream] = [operation(false), operation(true)];
-  return ({ isStream }) => (isStream ? stream : plain);
+  return { statement: UNDO, changes: true, locksElements: true, prepare };
 }
 
 function toRestored({ ids, registry, expirer }: Context, queue: RegisteredQueue, delivery: Popped): Restored {
