@@ -27,7 +27,6 @@ it('A link to PostgreSQL closes its connection properly when it is stopped, and 
   let back = Promise.withResolvers<void>();
   const link = new Link(readSettings(options), 'main', options, {
     prepare: async () => {},
-    onLost: () => {},
     onReconnected: () => back.resolve(),
   });
   await link.start();

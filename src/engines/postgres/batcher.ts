@@ -4,12 +4,11 @@ import {
   PendingCall,
   PendingCalls,
   tooManyGroups,
-  UNREACHABLE_MS,
   unavailable,
   unknownOutcome,
 } from '../../engine/calls.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import type { CancelTimer, Clock } from '../../util/clock.ts';
+import type { Clock } from '../../util/clock.ts';
 import { type Connection, ConnectionLost, LOCK_TIMEOUT_MS, Refused, refusedError } from './connection.ts';
 import type { Expirer } from './expire.ts';
 import type { Link } from './link.ts';
@@ -276,10 +275,8 @@ export class Batcher {
   #sent: readonly Call[] = [];
   /** Whether the statements of the calls have been sent, not only the preparatory ones. */
   #mayBeApplied = false;
-  #isRunning = false;
-  #isScheduled = false;
-  #cancelFailFast: CancelTimer | null = null;
-  #onIdle: (() => void) | null = null;
+  /** Runs batches until no call is pending; null: it is not running. */
+  #running: Promise<void> | null = null;
   #stopped = false;
 
   constructor(options: BatcherOptions) {
@@ -311,35 +308,20 @@ export class Batcher {
     const call = new Call(this, items as readonly Item<unknown, unknown>[], size, deadlineAt);
     this.calls.add(call);
     this.#pending.push(call);
-    this.#schedule();
+    this.resume();
     return call.outcome as Promise<R[]>;
   }
 
-  /** Called when the connection is available again. */
+  /** Runs the pending calls, unless that is in progress. Called when the connection is available again. */
   resume(): void {
-    this.#cancelFailFast?.();
-    this.#cancelFailFast = null;
-    this.#schedule();
-  }
-
-  /** Called when the connection is lost. Pending calls fail after {@link UNREACHABLE_MS} without one. */
-  onLost(): void {
-    this.#cancelFailFast ??= this.#options.clock.after(UNREACHABLE_MS, () => {
-      this.#cancelFailFast = null;
-      for (const call of [...this.#pending]) call.reject(unavailable(NOT_REACHABLE, NO_REPLY));
-      this.#checkIdle();
-    });
+    this.#running ??= this.#run();
   }
 
   /** Resolves when all calls are settled; later calls are rejected. */
   async stop(): Promise<void> {
     this.#stopped = true;
-    if (this.#pending.length > 0 || this.#isRunning) {
-      await new Promise<void>((resolve) => {
-        this.#onIdle = resolve;
-      });
-    }
-    this.#cancelFailFast?.();
+    await Promise.allSettled([...this.#sent, ...this.#pending].map(({ outcome }) => outcome));
+    await this.#running;
     this.calls.stop();
   }
 
@@ -348,32 +330,18 @@ export class Batcher {
     call.reject(isSent ? unknownOutcome(NO_REPLY) : unavailable(NOT_REACHABLE, NO_REPLY));
     this.#dropSettled();
     this.#options.link.dropIfSilent();
-    this.#checkIdle();
-  }
-
-  /** Starts after the current turn of the event loop, so that further calls of the turn share the batch. */
-  #schedule(): void {
-    if (this.#isScheduled || this.#isRunning) return;
-    this.#isScheduled = true;
-    setImmediate(() => {
-      this.#isScheduled = false;
-      void this.#run();
-    });
   }
 
   async #run(): Promise<void> {
-    if (this.#isRunning) return;
-    this.#isRunning = true;
     for (;;) {
+      // Further calls of this turn share the batch, such as those with which callers react to their results.
+      await new Promise((resolve) => setImmediate(resolve));
       const { connection } = this.#options.link;
       const calls = connection === null ? [] : this.#gather();
       if (connection === null || calls.length === 0) break;
       await this.#runBatch(connection, calls);
-      // Callers react to their results with new calls; those made before the next turn share the next batch.
-      await nextTurn();
     }
-    this.#isRunning = false;
-    this.#checkIdle();
+    this.#running = null;
   }
 
   /** Removes and returns as many pending calls as fit into a batch. */
@@ -489,12 +457,6 @@ export class Batcher {
     if (error.isReadOnly) this.#options.link.drop('it became read-only');
   }
 
-  #checkIdle(): void {
-    if (this.#isRunning) return;
-    this.#dropSettled();
-    if (this.#pending.length === 0) this.#onIdle?.();
-  }
-
   /**
    * Removes settled calls from the front only: calls are pending nearly in the order of their deadlines. Filtering all
    * of them at each timeout took 12 s for 10,000 calls.
@@ -536,10 +498,4 @@ function lockStreams(locked: readonly ReadonlySet<RegisteredQueue>[]): Query | n
 /** The error for a bug of the engine, or for invalid values of the caller. */
 function internalError(error: unknown): QuaysideError {
   return new QuaysideError('internal', 'The engine failed.', { cause: error });
-}
-
-function nextTurn(): Promise<void> {
-  return new Promise((resolve) => {
-    setImmediate(resolve);
-  });
 }

@@ -67,7 +67,6 @@ class PostgresEngine implements Engine {
     this.#settings = readSettings(options);
     this.#mainLink = new Link(this.#settings, 'main', options, {
       prepare: (connection) => this.#prepareMain(connection),
-      onLost: () => this.#batcher.onLost(),
       onReconnected: () => this.#batcher.resume(),
     });
     this.#auxiliaryLink = new Link(this.#settings, 'second', options, {

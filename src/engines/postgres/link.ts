@@ -45,8 +45,6 @@ interface LinkEvents {
    * another one is tried.
    */
   readonly prepare?: (connection: Connection) => Promise<void>;
-  /** A ready connection was lost. */
-  readonly onLost?: (reason: Error) => void;
   /** A connection is ready again. Not called for the first one. */
   readonly onReconnected?: () => void;
   readonly onNotification?: (channel: string, payload: string) => void;
@@ -220,7 +218,6 @@ export class Link {
       { server: this.#settings.maskedUrl, role: this.#role, reason: reason.message },
       'PostgreSQL is unavailable',
     );
-    this.#events.onLost?.(reason);
     this.#retryAfter(0);
   }
 
