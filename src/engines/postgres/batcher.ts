@@ -47,7 +47,7 @@ interface Entry {
   readonly call: Call;
   readonly item: unknown;
   readonly queues: readonly RegisteredQueue[];
-  operation: AnyOperation;
+  readonly operation: AnyOperation;
   result: unknown;
 }
 
@@ -95,7 +95,6 @@ class Call extends PendingCall {
       return;
     }
     this.isPartlyApplied ||= this.changes && repeated.length < this.entries.length;
-    for (const entry of repeated) entry.operation = entry.operation.retryWith ?? entry.operation;
     this.entries = repeated;
   }
 

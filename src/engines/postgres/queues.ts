@@ -99,12 +99,7 @@ function declareOperation(setsOptions: boolean): Operation<DeclareItem, void> {
     keysOf: ({ queue }) => [queue.idText],
     prepare: (items) => ({
       values: DECLARED.values(items),
-      read: () => {
-        for (const { queue, options } of items) {
-          queue.hasPolicy ||= options?.deadLetter != null || options?.retryDelay != null;
-        }
-        return items.map(() => undefined);
-      },
+      read: () => items.map(() => undefined),
     }),
   };
 }

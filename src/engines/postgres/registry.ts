@@ -74,18 +74,11 @@ export class RegisteredQueue {
   groups: ReadonlySet<GroupName> = new Set();
   groupsReadAt = Number.NEGATIVE_INFINITY;
   usedIn = 0;
-  /**
-   * Whether failed elements may become dead letters or wait for a retry delay, by the policy of the namespace or the
-   * options of `declare`.
-   */
-  hasPolicy: boolean;
 
   constructor(key: QueueKey, namespaces: NamespacePolicies) {
-    const { deadLetter, retryDelay } = namespaces.defaultsOf(key);
     this.key = key;
     this.isStream = namespaces.isStream(key.ns);
     this.limit = namespaces.groupLimit(key.ns);
-    this.hasPolicy = deadLetter !== null || retryDelay !== null;
     this.nsText = ownUtf8(key.ns);
     this.nameText = ownUtf8(key.name);
     this.plainSubscription = new Subscription(this, PLAIN_GROUP);
