@@ -129,6 +129,19 @@ describe('Housekeeping of the PostgreSQL engine', () => {
     assert.equal(first.removed + waiting.removed + rest, size);
   });
 
+  it('purges the reserved elements of a queue that was plain before its namespace became a stream', async () => {
+    await engine.storage.insert(JOBS, newElements('a', 'b'));
+    await engine.storage.take(JOBS, { ...RESERVE, count: 1 });
+    const namespaces = NAMESPACES.map((policy) => ({ ...policy, groups: policy.groups ?? ['g1'] }));
+    const later = await openNode(server, { schema, namespaces });
+    try {
+      assert.deepEqual(await later.storage.purge(JOBS), { removed: 2, isDone: true });
+      assert.equal(await later.storage.drop(JOBS), true);
+    } finally {
+      await later.stop();
+    }
+  });
+
   it('applies retention in steps of few bytes until no old element is left', async () => {
     const size = 20;
     for (let stored = 0; stored < size; stored += 4)

@@ -260,7 +260,7 @@ function prepareInsert(
   const stored = new NewElements(kinds, context);
   const places = items.map(({ queue, elements }) => elements.map((element) => stored.add(queue, element)));
   /** The outcome of each element of each item. */
-  const outcomes = ([head = [], ...keyRows]: readonly Row[]): InsertOutcome[][] => {
+  const outcomesOf = ([head = [], ...keyRows]: readonly Row[]): InsertOutcome[][] => {
     const seqs = (head[2] ?? '').slice(1, -1).split(',').map(Number);
     const seen = new Map<number | undefined, Row>();
     for (const row of keyRows) seen.set(stored.placeOfKey(text(row, 0), text(row, 1)), row);
@@ -273,11 +273,6 @@ function prepareInsert(
         return { seq, repeats: isSameContent(elements[index]?.fingerprint, row[4]) ? 'same' : 'other' };
       }),
     );
-  };
-  let cached: { readonly rows: readonly Row[]; readonly outcomes: InsertOutcome[][] } | null = null;
-  const outcomesOf = (rows: readonly Row[]): InsertOutcome[][] => {
-    if (cached?.rows !== rows) cached = { rows, outcomes: outcomes(rows) };
-    return cached.outcomes;
   };
   const isStored = (results: readonly InsertOutcome[]): boolean =>
     results.every(({ repeats }) => repeats !== 'other');

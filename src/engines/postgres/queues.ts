@@ -45,7 +45,12 @@ export function queueOperations(context: Context) {
     usage: usageOperation(context),
     ping: PING_OPERATION,
     drop: DROP_OPERATION,
-    purge: purgeOperations(),
+    purge: {
+      waiting: purgeOperation('waiting'),
+      ready: purgeOperation('ready'),
+      scheduled: purgeOperation('scheduled'),
+      reserved: purgeOperation('reserved'),
+    },
     counts: countsOperation(context),
     streamCounts: streamCountsOperation(context),
   };
@@ -205,26 +210,41 @@ interface PurgeItem {
   readonly statements: number;
 }
 
+interface PurgedState {
+  /** Condition for the deliveries of a subscription `s`. */
+  readonly where: string;
+  /** Condition for the subscriptions. */
+  readonly of?: string;
+}
+
 /**
- * The conditions for the deliveries of a group. In a stream, the reserved ones have an index of their own. Without it,
- * those of all queues would be read once for each group.
+ * Reserved deliveries to groups have an index of their own. Those of the queue itself, also if it has become a stream
+ * since, are found among those of all queues, which are read only if there are some.
  */
-const PURGED = {
-  waiting: 'd.lease_until IS NULL',
-  ready: 'd.lease_until IS NULL AND d.due_at <= t.now',
-  scheduled: 'd.lease_until IS NULL AND d.due_at > t.now',
-  reserved: 'd.lease_until IS NOT NULL',
-  'reserved in a stream': 'd.head IS NULL AND d.lease_until IS NOT NULL',
-} as const;
+const PURGED: Record<DeliveryState | 'waiting', readonly PurgedState[]> = {
+  waiting: [{ where: 'd.lease_until IS NULL' }],
+  ready: [{ where: 'd.lease_until IS NULL AND d.due_at <= t.now' }],
+  scheduled: [{ where: 'd.lease_until IS NULL AND d.due_at > t.now' }],
+  reserved: [
+    {
+      where: 'd.lease_until IS NOT NULL',
+      of: "s.grp = '' AND (SELECT coalesce(sum(y.reserved), 0) FROM counter y WHERE y.subscription = s.id) <> 0",
+    },
+    { where: 'd.head IS NULL AND d.lease_until IS NOT NULL', of: "s.grp <> ''" },
+  ],
+};
 
 function purgeStatement(state: keyof typeof PURGED): Statement {
+  const found = PURGED[state].map(
+    ({ where, of = 'true' }) => `(SELECT x.tid, x.bytes FROM t CROSS JOIN subscription s CROSS JOIN LATERAL (
+        SELECT d.ctid AS tid, d.bytes FROM delivery d WHERE d.subscription = s.id AND ${where}
+        LIMIT $2::int FOR UPDATE SKIP LOCKED) x WHERE s.queue = $1::bigint AND ${of} LIMIT $2::int)`,
+  );
   return {
     name: `purge ${state}`,
     text: `${withList(
       NOW,
-      `l AS MATERIALIZED (SELECT x.tid, x.bytes FROM t CROSS JOIN subscription s CROSS JOIN LATERAL (
-        SELECT d.ctid AS tid, d.bytes FROM delivery d WHERE d.subscription = s.id AND ${PURGED[state]}
-        LIMIT $2::int FOR UPDATE SKIP LOCKED) x WHERE s.queue = $1::bigint LIMIT $2::int)`,
+      `l AS MATERIALIZED (SELECT x.tid, x.bytes FROM (${found.join(' UNION ALL ')}) x LIMIT $2::int)`,
       limitBytes('f', 'l', '$3::bigint'),
       `g AS (DELETE FROM delivery d USING f WHERE d.ctid = f.tid
         RETURNING d.seq, d.subscription, d.due_at, d.lease_until, d.head, ${CONTENT_BYTES})`,
@@ -234,36 +254,26 @@ function purgeStatement(state: keyof typeof PURGED): Statement {
   };
 }
 
-type PurgeOperation = Operation<PurgeItem, PurgeStep>;
-
-function purgeOperations(): (queue: RegisteredQueue, state: DeliveryState | 'waiting') => PurgeOperation {
-  const operations = new Map(
-    (Object.keys(PURGED) as (keyof typeof PURGED)[]).map((state) => {
-      const statement = purgeStatement(state);
-      const operation: PurgeOperation = {
-        statement,
-        changes: true,
-        locksElements: true,
-        isSingle: true,
-        prepare: ([item]) => {
-          if (item === undefined) throw new Error('a purge has a queue');
-          const { queue, statements } = item;
-          const rows = Math.floor(MAX_PURGED / statements);
-          const bytes = Math.floor(MAX_STATEMENT_BYTES / statements);
-          return {
-            values: [queue.idText, String(rows), String(bytes)],
-            read: ([row = []]) => {
-              const [found, removed] = [number(row, 0), number(row, 1)];
-              return [{ removed, isDone: found < rows && removed === found }];
-            },
-          };
+function purgeOperation(state: keyof typeof PURGED): Operation<PurgeItem, PurgeStep> {
+  return {
+    statement: purgeStatement(state),
+    changes: true,
+    locksElements: true,
+    isSingle: true,
+    prepare: ([item]) => {
+      if (item === undefined) throw new Error('a purge has a queue');
+      const { queue, statements } = item;
+      const rows = Math.floor(MAX_PURGED / statements);
+      const bytes = Math.floor(MAX_STATEMENT_BYTES / statements);
+      return {
+        values: [queue.idText, String(rows), String(bytes)],
+        read: ([row = []]) => {
+          const [found, removed] = [number(row, 0), number(row, 1)];
+          return [{ removed, isDone: found < rows && removed === found }];
         },
       };
-      return [state, operation];
-    }),
-  );
-  return ({ isStream }, state) =>
-    operations.get(isStream && state === 'reserved' ? 'reserved in a stream' : state) as PurgeOperation;
+    },
+  };
 }
 
 /** The watermarks from which reads of a subscription begin. */

@@ -107,7 +107,7 @@ export const REGISTERED = new Columns<Subscription>()
 const EVICT_AFTER = 10_000;
 /**
  * How long the groups of a queue are remembered. Must be shorter than the time after which an unused group is deleted
- * (`unused-queues.ts`).
+ * (`housekeeping.ts`).
  */
 const GROUPS_CACHED_MS = 5 * 60_000;
 /** How long a queue that has reached its limit is not read again, so that rejections cost no read. */

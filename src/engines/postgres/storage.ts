@@ -199,13 +199,10 @@ export class PostgresStorage implements Storage {
     const queue = this.#context.registry.queue(key);
     const includesWaiting = states.includes('ready') && states.includes('scheduled');
     const allSteps = ['waiting', 'reserved', 'waiting'] as const;
-    const steps = !includesWaiting
-      ? [...new Set(states)]
-      : states.includes('reserved')
-        ? allSteps
-        : allSteps.slice(0, 1);
+    const withWaiting = states.includes('reserved') ? allSteps : allSteps.slice(0, 1);
+    const steps = includesWaiting ? withWaiting : [...new Set(states)];
     const items = steps.map((state) => ({
-      operation: this.#operations.purge(queue, state),
+      operation: this.#operations.purge[state],
       item: { queue, statements: steps.length },
       queues: [queue],
     }));
