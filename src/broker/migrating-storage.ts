@@ -1,4 +1,4 @@
-import { isUnknownOutcome, unknownOutcome } from '../engine/calls.ts';
+import { isUnknownOutcome, laterStep, unknownOutcome } from '../engine/calls.ts';
 import { isKeySeen, isRequestSeen } from '../engine/request-keys.ts';
 import type { Signaller } from '../engine/signaller.ts';
 import {
@@ -372,7 +372,8 @@ export class MigratingStorage implements Storage {
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
     return this.#inOrder(this.#from.purge(queue, states), async (fromOld) => {
       if (!fromOld.isDone) return fromOld;
-      const { removed, isDone } = await this.#to.purge(queue, states);
+      const fromNew = this.#to.purge(queue, states);
+      const { removed, isDone } = await (fromOld.removed > 0 ? laterStep(fromNew) : fromNew);
       return { removed: fromOld.removed + removed, isDone };
     });
   }
@@ -381,7 +382,7 @@ export class MigratingStorage implements Storage {
   drop(queue: QueueKey): Promise<boolean> {
     return this.#inOrder(this.#from.counts(queue), async (fromOld) => {
       if (fromOld.ready + fromOld.scheduled + fromOld.reserved > 0) return false;
-      return (await this.#to.drop(queue)) && this.#from.drop(queue);
+      return (await this.#to.drop(queue)) && laterStep(this.#from.drop(queue));
     });
   }
 

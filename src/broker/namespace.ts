@@ -1,4 +1,4 @@
-import { isUnknownOutcome, partlyMade } from '../engine/calls.ts';
+import { isUnknownOutcome, laterStep } from '../engine/calls.ts';
 import {
   type Definition,
   type Definitions,
@@ -697,15 +697,6 @@ export class Namespace {
     if (paused) this.noteStored({ ns: this.name, name });
     this.activity.note(name);
     this.visit(name).onPaused(paused);
-  }
-}
-
-/** Waits for a step of a change that is not its first. */
-async function laterStep<T>(step: T): Promise<Awaited<T>> {
-  try {
-    return await step;
-  } catch (error) {
-    throw partlyMade(error);
   }
 }
 

@@ -249,6 +249,15 @@ export function partlyMade(cause: unknown): unknown {
   return new QuaysideError('outcome-unknown', 'Only a part of the change was certainly made.', { cause });
 }
 
+/** Waits for a step of a change that is not its first. */
+export async function laterStep<T>(step: T): Promise<Awaited<T>> {
+  try {
+    return await step;
+  } catch (error) {
+    throw partlyMade(error);
+  }
+}
+
 /** Whether a failed call may have been applied. */
 export function isUnknownOutcome(error: unknown): boolean {
   return error instanceof QuaysideError && error.code === 'outcome-unknown';

@@ -372,6 +372,18 @@ describe('a queue in two engines', () => {
     }
   });
 
+  it('fails with outcome-unknown if a purge or a drop changed one engine and not the other', async () => {
+    const queue = newQueue();
+    await old().insert(queue, newElements('a'));
+    const fails = () => Promise.reject(UNAVAILABLE);
+    const purging = new MigratingStorage({ from: old(), to: override(engines.to.storage, { purge: fails }) });
+    await assert.rejects(purging.purge(queue), { code: 'outcome-unknown' });
+    await assert.rejects(purging.purge(queue), { code: 'storage-unavailable' });
+    await engines.storage.declare([queue]);
+    const dropping = new MigratingStorage({ from: override(old(), { drop: fails }), to: engines.to.storage });
+    await assert.rejects(dropping.drop(queue), { code: 'outcome-unknown' });
+  });
+
   it('keeps a take within maxBytes across both engines', async () => {
     const queue = newQueue();
     const big = (name: string) => newElement({ body: name.repeat(10_000) });

@@ -112,10 +112,6 @@ export class PostgresStorage implements Storage {
     await this.#batcher.submitAll(items, rowsOf(keys.length));
   }
 
-  queues(ns: string): Promise<string[]> {
-    return this.#batcher.submit(this.#operations.queues, ns, null);
-  }
-
   insert(key: QueueKey, elements: readonly NewElement[], options: InsertOptions = {}): Promise<ElementId[]> {
     return insertByElementKeys(key, elements, options, (keyed, rest) => this.#insert(key, keyed, rest));
   }
@@ -247,6 +243,11 @@ export class PostgresStorage implements Storage {
     });
     this.#streamCount = counted.catch(() => {});
     return counted;
+  }
+
+  /** On the auxiliary connection, like {@link usage}. */
+  queues(ns: string): Promise<string[]> {
+    return this.#readOnAuxiliary(this.#operations.queues, ns, CALL_TIMEOUT_MS);
   }
 
   /**
