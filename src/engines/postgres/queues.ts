@@ -29,6 +29,7 @@ import {
   flag,
   number,
   numberOrNull,
+  type Query,
   type Row,
   rowIndex,
   type Statement,
@@ -41,8 +42,6 @@ export function queueOperations(context: Context) {
   return {
     declare: declareOperation(false),
     declareOptions: declareOperation(true),
-    queues: QUEUES_OPERATION,
-    usage: usageOperation(context),
     ping: PING_OPERATION,
     drop: DROP_OPERATION,
     purge: {
@@ -52,8 +51,12 @@ export function queueOperations(context: Context) {
       reserved: purgeOperation('reserved'),
     },
     counts: countsOperation(context),
-    streamCounts: streamCountsOperation(context),
   };
+}
+
+/** A read on the auxiliary connection. */
+export interface Read<R> extends Query {
+  readonly read: (rows: readonly Row[]) => R;
 }
 
 interface DeclareItem {
@@ -114,16 +117,10 @@ const QUEUES: Statement = {
   text: "SELECT name FROM subscription WHERE ns = $1 AND grp = ''",
 };
 
-/** Returns the names of a namespace's queues, sorted. */
-const QUEUES_OPERATION: Operation<string, string[]> = {
-  statement: QUEUES,
-  changes: false,
-  isSingle: true,
-  prepare: ([ns = '']) => ({
-    values: [ns],
-    read: (rows) => [rows.map((row) => text(row, 0)).sort()],
-  }),
-};
+/** Reads the names of a namespace's queues, sorted. */
+export function readQueues(ns: string): Read<string[]> {
+  return { statement: QUEUES, values: [ns], read: (rows) => rows.map((row) => text(row, 0)).sort() };
+}
 
 /** Approximate size of a delivery without its content, including index entries, in bytes. */
 const ROW_BYTES = 100;
@@ -138,16 +135,12 @@ const USAGE: Statement = {
     SELECT elements, bytes + elements * ${ROW_BYTES} FROM d`,
 };
 
-/** Returns the number of deliveries of a namespace, and their bytes, from the counter deltas. */
-function usageOperation({ registry }: Context): Operation<string, Usage> {
+/** Reads the number of deliveries of a namespace, and their bytes, from the counter deltas. */
+export function readUsage({ registry }: Context, ns: string): Read<Usage> {
   return {
     statement: USAGE,
-    changes: false,
-    isSingle: true,
-    prepare: ([ns = '']) => ({
-      values: [ns, String(registry.counterWatermark.from)],
-      read: ([row = []]) => [{ elements: number(row, 0), bytes: number(row, 1) }],
-    }),
+    values: [ns, String(registry.counterWatermark.from)],
+    read: ([row = []]) => ({ elements: number(row, 0), bytes: number(row, 1) }),
   };
 }
 
@@ -396,35 +389,28 @@ function countsOperation(context: Context): Operation<Subscription, GroupCounts>
   };
 }
 
-/** Returns the counts of a stream's elements and of each of its groups. One stream per statement. */
-function streamCountsOperation(context: Context): Operation<RegisteredQueue, QueueCounts> {
+/** Reads the counts of a stream's elements and of each of its groups. */
+export function readStreamCounts(context: Context, queue: RegisteredQueue): Read<QueueCounts> {
+  const known = [...queue.subscriptions.values()];
+  const endRead = startRead(context, known);
+  const from = String(context.registry.counterWatermark.from);
   return {
     statement: STREAM_COUNTS,
-    changes: false,
-    isSingle: true,
-    prepare: ([queue]) => {
-      if (queue === undefined) throw new Error('a count has a queue');
-      const known = [...queue.subscriptions.values()];
-      const endRead = startRead(context, known);
-      const from = String(context.registry.counterWatermark.from);
-      return {
-        values: [...READ_PLACES.values(known), from, queue.idText],
-        read: (rows) => {
-          endRead();
-          const groups = new Map<GroupName, GroupCounts>();
-          let [elements, nextMatureAt]: [GroupCounts, number | null] = [NO_COUNTS, null];
-          for (const row of rows) {
-            const counts = readCounts(row);
-            const group = row[5] ?? null;
-            if (group === null) elements = counts;
-            else if (counts.ready + counts.scheduled + counts.reserved > 0) {
-              groups.set(group, counts);
-              nextMatureAt = earlier(nextMatureAt, counts.nextMatureAt);
-            }
-          }
-          return [{ ...elements, nextMatureAt, groups }];
-        },
-      };
+    values: [...READ_PLACES.values(known), from, queue.idText],
+    read: (rows) => {
+      endRead();
+      const groups = new Map<GroupName, GroupCounts>();
+      let [elements, nextMatureAt]: [GroupCounts, number | null] = [NO_COUNTS, null];
+      for (const row of rows) {
+        const counts = readCounts(row);
+        const group = row[5] ?? null;
+        if (group === null) elements = counts;
+        else if (counts.ready + counts.scheduled + counts.reserved > 0) {
+          groups.set(group, counts);
+          nextMatureAt = earlier(nextMatureAt, counts.nextMatureAt);
+        }
+      }
+      return { ...elements, nextMatureAt, groups };
     },
   };
 }

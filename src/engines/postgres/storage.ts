@@ -35,8 +35,8 @@ import { ConnectionLost, Refused } from './connection.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
 import type { AuxiliaryConnection } from './link.ts';
-import { type CallSize, type Context, MAX_RETURNED_BYTES, type Operation } from './operations.ts';
-import { queueOperations } from './queues.ts';
+import { type CallSize, type Context, MAX_RETURNED_BYTES } from './operations.ts';
+import { queueOperations, type Read, readQueues, readStreamCounts, readUsage } from './queues.ts';
 import type { GroupUse, RegisteredQueue, Subscription } from './registry.ts';
 import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
@@ -237,9 +237,8 @@ export class PostgresStorage implements Storage {
   async #countStream(queue: RegisteredQueue, deadlineAt: number): Promise<QueueCounts> {
     await this.ping();
     const counted = this.#streamCount.then(() => {
-      const leftMs = deadlineAt - this.#clock.monotonic();
-      if (leftMs <= 0) throw noReply();
-      return this.#readOnAuxiliary(this.#operations.streamCounts, queue, leftMs);
+      if (this.#clock.monotonic() >= deadlineAt) throw noReply();
+      return this.#read(readStreamCounts(this.#context, queue));
     });
     this.#streamCount = counted.catch(() => {});
     return counted;
@@ -247,7 +246,7 @@ export class PostgresStorage implements Storage {
 
   /** On the auxiliary connection, like {@link usage}. */
   queues(ns: string): Promise<string[]> {
-    return this.#readOnAuxiliary(this.#operations.queues, ns, CALL_TIMEOUT_MS);
+    return this.#read(readQueues(ns));
   }
 
   /**
@@ -255,13 +254,11 @@ export class PostgresStorage implements Storage {
    * wait. It includes everything that was acknowledged before.
    */
   usage(ns: string): Promise<Usage> {
-    return this.#readOnAuxiliary(this.#operations.usage, ns, CALL_TIMEOUT_MS);
+    return this.#read(readUsage(this.#context, ns));
   }
 
-  async #readOnAuxiliary<I, R>({ statement, prepare }: Operation<I, R>, item: I, leftMs: number): Promise<R> {
-    const { values, read } = prepare([item], leftMs);
-    const [result] = read(await this.#auxiliary.query({ statement, values }));
-    return result as R;
+  async #read<R>({ read, ...query }: Read<R>): Promise<R> {
+    return read(await this.#auxiliary.query(query));
   }
 
   async sweep(): Promise<number | null> {
