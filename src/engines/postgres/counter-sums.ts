@@ -1,11 +1,15 @@
 import type { Clock } from '../../util/clock.ts';
 import type { AuxiliaryConnection } from './link.ts';
 import { NOW, STEP_BITS, withList } from './sql.ts';
-import { flag, number, type Statement, text } from './statement.ts';
+import { number, type Statement, text } from './statement.ts';
 import type { CounterWatermark } from './watermark.ts';
 
-/** How many rows of `counter` one statement reads, and the statements of one run; the next run continues there. */
-const MAX_SUMMED_ROWS = 20_000;
+/**
+ * How many rows of `counter` one statement reads, and the statements of one run; the next run continues there. If the
+ * deliveries of a queue mature at many more steps than the statement reads rows, more than three years, it sees hardly
+ * two rows of one step, and a row remains for nearly every change until its step is past.
+ */
+const MAX_SUMMED_ROWS = 40_000;
 const MAX_SUMS_PER_RUN = 10;
 /**
  * If the ids of rows are further apart, the next pass rewrites the older rows, even if there is nothing to sum up, so
@@ -14,18 +18,10 @@ const MAX_SUMS_PER_RUN = 10;
  */
 const MAX_ID_SPAN = 500_000;
 /**
- * How many passes share the steps of due time if one pass over all is not enough. If deliveries mature at more steps
- * than half of the rows that one statement reads, about four months, no statement sees many rows of one step, and rows
- * would accumulate. With this many parts that begins at ten years.
- */
-const PARTS = 32;
-
-/**
- * Sums up the rows of subscriptions that have many more rows than steps of due time, starting after row ($1, $2). Only
+ * Sums up the rows of subscriptions that have more rows than steps of due time, starting after row ($1, $2). Only
  * counts of waiting deliveries need their step, and only if it is not past: everything else is summed up in step 0,
  * since otherwise a row would remain for each step in which something was reserved or finished. Only rows with ids from
- * $3 on are read; those with ids below $4 are rewritten in any case; $5 is the part of the steps, or null for all. The
- * last column is true if most rows belong to one subscription and cannot be summed up.
+ * $3 on are read; those with ids below $4 are rewritten in any case.
  */
 const SUM_COUNTS: Statement = {
   name: 'sum counts',
@@ -33,9 +29,8 @@ const SUM_COUNTS: Statement = {
     NOW,
     `p AS MATERIALIZED (SELECT y.ctid AS tid, y.subscription, y.id, CASE WHEN y.step >= t.now >> ${STEP_BITS} THEN y.step ELSE 0 END AS step
       FROM t CROSS JOIN counter y WHERE (y.subscription, y.id) > ($1::bigint, $2::bigint) AND y.id >= $3::bigint
-        AND ($5::int IS NULL OR y.step & ${PARTS - 1} = $5::int)
       ORDER BY y.subscription, y.id LIMIT ${MAX_SUMMED_ROWS})`,
-    'f AS MATERIALIZED (SELECT subscription FROM p GROUP BY 1 HAVING count(*) > 64 + 2 * count(DISTINCT step) OR min(id) < $4::bigint)',
+    'f AS MATERIALIZED (SELECT subscription FROM p GROUP BY 1 HAVING count(*) > 64 + 1.25 * count(DISTINCT step) OR min(id) < $4::bigint)',
     `x AS MATERIALIZED (SELECT y.ctid AS tid, p.step AS due_step FROM p JOIN counter y ON y.ctid = p.tid
       WHERE (p.subscription IN (SELECT subscription FROM f)) IS TRUE FOR UPDATE OF y SKIP LOCKED)`,
     `g AS (DELETE FROM counter y USING x WHERE y.ctid = x.tid RETURNING y.subscription, x.due_step, y.waiting, y.reserved, y.bytes)`,
@@ -44,9 +39,7 @@ const SUM_COUNTS: Statement = {
         SELECT subscription, due_step AS step, waiting, 0 AS reserved, 0 AS bytes FROM g
         UNION ALL SELECT subscription, 0, 0, reserved, bytes FROM g) v GROUP BY subscription, step
       HAVING sum(waiting) <> 0 OR sum(reserved) <> 0 OR sum(bytes) <> 0)`,
-  )} SELECT (SELECT count(*) FROM p), p.subscription, p.id, (SELECT min(id) FROM p), (SELECT max(id) FROM p),
-    EXISTS (SELECT FROM p WHERE (subscription IN (SELECT subscription FROM f)) IS NOT TRUE
-      GROUP BY subscription HAVING count(*) > ${MAX_SUMMED_ROWS / 2})
+  )} SELECT (SELECT count(*) FROM p), p.subscription, p.id, (SELECT min(id) FROM p), (SELECT max(id) FROM p)
   FROM p ORDER BY p.subscription DESC, p.id DESC LIMIT 1`,
 };
 
@@ -54,18 +47,11 @@ const SUM_COUNTS: Statement = {
 interface Pass {
   /** By the monotonic clock, ms. */
   readonly startedAt: number;
-  /** Which part of the steps it reads; null: all. */
-  readonly part: number | null;
-  /** Rows with smaller ids are rewritten. */
-  readonly rewriteBelow: number;
   /** The row after which the next statement begins. */
   place: readonly [subscription: string, id: string];
   /** The smallest and the largest id of a row so far. */
   first: number | null;
   last: number;
-  /** The number of rows so far, and whether many rows of one subscription had hardly a step in common. */
-  rows: number;
-  isScattered: boolean;
 }
 
 const SUM_FROM_START = [String(-(2n ** 63n)), '0'] as const;
@@ -84,13 +70,10 @@ export class CounterSums {
   readonly #counterWatermark: CounterWatermark;
   #batches = 0;
   #summing: Promise<void> | null = null;
-  /** The pass in progress. */
+  /** The pass in progress, which the next run continues. */
   #pass: Pass | null = null;
-  /** The values for the next pass. */
+  /** Rows with smaller ids are rewritten by the next pass. */
   #rewriteBelow = 0;
-  #part: number | null = null;
-  /** The smallest number of rows of a pass over all steps since the last passes over parts. */
-  #fewestRows = 0;
 
   constructor(auxiliary: AuxiliaryConnection, clock: Clock, counterWatermark: CounterWatermark) {
     this.#auxiliary = auxiliary;
@@ -121,57 +104,27 @@ export class CounterSums {
 
   async #sumAll(): Promise<void> {
     for (let sums = 0; sums < MAX_SUMS_PER_RUN; sums++) {
-      this.#pass ??= this.#startPass();
-      const pass = this.#pass;
-      try {
-        const part = pass.part === null ? null : String(pass.part);
-        const values = [...pass.place, String(this.#counterWatermark.from), String(pass.rewriteBelow), part];
-        const [row] = await this.#auxiliary.change({ statement: SUM_COUNTS, values });
-        if (row !== undefined) {
-          pass.place = [text(row, 1), text(row, 2)];
-          pass.first = Math.min(pass.first ?? Number.POSITIVE_INFINITY, number(row, 3));
-          pass.last = Math.max(pass.last, number(row, 4));
-          pass.isScattered ||= flag(row, 5);
-          pass.rows += number(row, 0);
-          if (number(row, 0) >= MAX_SUMMED_ROWS) continue;
-        }
-      } catch (error) {
-        this.#pass = null;
-        this.#part = null;
-        throw error;
+      const pass = this.#pass ?? this.#startPass();
+      // If the statement fails, another pass starts.
+      this.#pass = null;
+      const values = [...pass.place, String(this.#counterWatermark.from), String(this.#rewriteBelow)];
+      const [row] = await this.#auxiliary.change({ statement: SUM_COUNTS, values });
+      if (row !== undefined) {
+        pass.place = [text(row, 1), text(row, 2)];
+        pass.first = Math.min(pass.first ?? Number.POSITIVE_INFINITY, number(row, 3));
+        pass.last = Math.max(pass.last, number(row, 4));
       }
-      this.#endPass(pass);
-      if (this.#part === null) return;
+      if (row === undefined || number(row, 0) < MAX_SUMMED_ROWS) {
+        const { first, last, startedAt } = pass;
+        this.#counterWatermark.onRead(first, this.#clock.monotonic(), startedAt);
+        this.#rewriteBelow = first !== null && last - first > MAX_ID_SPAN ? last : 0;
+        return;
+      }
+      this.#pass = pass;
     }
   }
 
   #startPass(): Pass {
-    return {
-      startedAt: this.#clock.monotonic(),
-      part: this.#part,
-      rewriteBelow: this.#part === null ? this.#rewriteBelow : 0,
-      place: SUM_FROM_START,
-      first: null,
-      last: 0,
-      rows: 0,
-      isScattered: false,
-    };
-  }
-
-  #endPass(pass: Pass): void {
-    this.#pass = null;
-    if (pass.part !== null) {
-      this.#part = pass.part + 1 < PARTS ? pass.part + 1 : null;
-      return;
-    }
-    const { startedAt, first, last, rows, isScattered } = pass;
-    this.#counterWatermark.onRead(first, this.#clock.monotonic(), startedAt);
-    this.#rewriteBelow = first !== null && last - first > MAX_ID_SPAN ? last : 0;
-    // Rows left after passes over all parts cannot be summed up further. Other such passes are worth it when there are
-    // twice as many.
-    this.#fewestRows = Math.min(this.#fewestRows, rows);
-    if (!isScattered || rows <= 2 * this.#fewestRows) return;
-    this.#part = 0;
-    this.#fewestRows = Number.POSITIVE_INFINITY;
+    return { startedAt: this.#clock.monotonic(), place: SUM_FROM_START, first: null, last: 0 };
   }
 }
