@@ -12,10 +12,3 @@ export function ownBytes(bytes: Uint8Array): Buffer {
 export function ownString(text: string): string {
   return Buffer.from(text).toString();
 }
-
-/** Encodes a string as UTF-8, in its own memory. */
-export function ownUtf8(text: string): Buffer {
-  const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text));
-  bytes.write(text);
-  return bytes;
-}

@@ -33,13 +33,13 @@ type Line =
 
 type DecodedHead = Omit<ElementContent, 'body'>;
 
-export function encodeHead({ contentType, contentEncoding, headers }: DecodedHead): Buffer {
-  return Buffer.from(JSON.stringify([contentType, contentEncoding, ...headers] satisfies Head));
+export function encodeHead({ contentType, contentEncoding, headers }: DecodedHead): string {
+  return JSON.stringify([contentType, contentEncoding, ...headers] satisfies Head);
 }
 
 /** The line that a move appends to a head; empty if it replaces no headers. */
-export function encodeChanges(headers: readonly (string | null)[]): Buffer {
-  return Buffer.from(headers.length === 0 ? '' : `\n${JSON.stringify(['h', ...headers])}`);
+export function encodeChanges(headers: readonly (string | null)[]): string {
+  return headers.length === 0 ? '' : `\n${JSON.stringify(['h', ...headers])}`;
 }
 
 export function decodeHead(text: string, ids: Ids): DecodedHead {
@@ -66,8 +66,8 @@ export function decodeBody(hex: string): Buffer {
 }
 
 /** Encodes a reason for storage: JSON, so that it may contain any character, like headers. */
-export function encodeReason(reason: string | null | undefined): Buffer | null {
-  return reason == null ? null : Buffer.from(JSON.stringify(truncateUtf8(reason, MAX_REASON_BYTES)));
+export function encodeReason(reason: string | null | undefined): string | null {
+  return reason == null ? null : JSON.stringify(truncateUtf8(reason, MAX_REASON_BYTES));
 }
 
 /**

@@ -17,15 +17,7 @@ import {
   policyOf,
   withList,
 } from './sql.ts';
-import {
-  idArray,
-  number,
-  type Parameter,
-  type Query,
-  type Statement,
-  stringArray,
-  text,
-} from './statement.ts';
+import { idArray, number, type Parameter, type Query, type Statement, text, textArray } from './statement.ts';
 
 /** How many rows one statement examines. */
 const MAX_ROWS = 1000;
@@ -194,14 +186,14 @@ export class Housekeeping {
     this.#counterSums = counterSums;
     this.#deletions = [{ statement: DELETE_OLD_KEYS, values: [dedupWindow] }];
     this.#visits = [
-      visitOf(deleteUnused('queues'), [stringArray(namespaces.map(({ name }) => name))], QUEUES_EVERY_MS),
+      visitOf(deleteUnused('queues'), [textArray(namespaces.map(({ name }) => name))], QUEUES_EVERY_MS),
     ];
     const streams = namespaces.filter(({ groups }) => groups !== null);
     if (streams.length > 0) {
-      const names = stringArray(streams.map(({ name }) => name));
+      const names = textArray(streams.map(({ name }) => name));
       this.#deletions.push({ statement: APPLY_RETENTION, values: [names, ...registry.policies] });
       const defaults = streams.flatMap(({ name, groups }) => (groups ?? []).map((group) => [name, group]));
-      const columns = [0, 1].map((column) => stringArray(defaults.map((of) => of[column] ?? '')));
+      const columns = [0, 1].map((column) => textArray(defaults.map((of) => of[column] ?? '')));
       this.#visits.push(visitOf(deleteUnused('groups'), [names, ...columns], GROUPS_EVERY_MS));
     }
     this.#failures = new LogOnChange({

@@ -54,8 +54,9 @@ interface NewRow {
 const columnsFor = variantsByFlags((shared: boolean, keyed: boolean): Columns<NewRow> => {
   const columns = new Columns<NewRow>();
   if (shared) {
-    columns.text('subscriptions', ({ subscriptions }) =>
-      Buffer.from(`{${subscriptions.map(({ idText }) => idText).join(',')}}`),
+    columns.text(
+      'subscriptions',
+      ({ subscriptions }) => `{${subscriptions.map(({ idText }) => idText).join(',')}}`,
     );
     columns.bool('in_stream', ({ queue }) => queue.isStream);
   } else
@@ -71,9 +72,7 @@ const columnsFor = variantsByFlags((shared: boolean, keyed: boolean): Columns<Ne
   if (!keyed) return columns;
   return columns
     .bytea('key', ({ key }) => key)
-    .text('fingerprint', ({ element: { fingerprint } }) =>
-      fingerprint == null ? null : Buffer.from(fingerprint),
-    );
+    .text('fingerprint', ({ element: { fingerprint } }) => fingerprint);
 });
 
 /** Collects the new elements of one statement, and computes its parameters. */

@@ -68,16 +68,14 @@ interface DeclareItem {
 /** Of the options, 0 means none; null means that the policy of the namespace applies. */
 const DECLARED = new Columns<DeclareItem>()
   .id('id', ({ queue }) => queue.id)
-  .text('ns', ({ queue }) => queue.nsText)
-  .text('name', ({ queue }) => queue.nameText)
+  .text('ns', ({ queue }) => queue.key.ns)
+  .text('name', ({ queue }) => queue.key.name)
   .bool('has_options', ({ options }) => options != null)
   .int('max_tries', ({ options }) => {
     const deadLetter = options?.deadLetter;
     return deadLetter === undefined ? null : clampTries(deadLetter?.maxTries ?? 0);
   })
-  .text('dead_queue', ({ options }) =>
-    options?.deadLetter == null ? null : Buffer.from(options.deadLetter.queue),
-  )
+  .text('dead_queue', ({ options }) => options?.deadLetter?.queue)
   .bigint('retention', ({ options }) =>
     options?.retentionMs === undefined ? null : (options.retentionMs ?? 0),
   )

@@ -4,7 +4,7 @@ import { type GroupLimit, limitedCount, NamespacePolicies } from '../../engine/q
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { likePattern } from '../../util/name-pattern.ts';
-import { ownBytes, ownUtf8 } from '../../util/own-bytes.ts';
+import { ownBytes } from '../../util/own-bytes.ts';
 import type { Connection } from './connection.ts';
 import type { DatabaseClock } from './operations.ts';
 import { clampTries, retryArray } from './sql.ts';
@@ -16,7 +16,6 @@ import {
   number,
   type Parameter,
   type Statement,
-  stringArray,
   text,
   textArray,
   textArrayLiteral,
@@ -40,7 +39,6 @@ export class Subscription {
   readonly id: Buffer;
   readonly queue: RegisteredQueue;
   readonly group: GroupName;
-  readonly groupText: Buffer;
   readonly watermark = new Watermark();
   /** When a take was last noted in the registry, by the database's clock. */
   notedAt = Number.NEGATIVE_INFINITY;
@@ -51,7 +49,6 @@ export class Subscription {
     this.id = subscriptionId(queue.key, group);
     this.queue = queue;
     this.group = group;
-    this.groupText = ownUtf8(group);
   }
 
   get idText(): string {
@@ -65,8 +62,6 @@ export class RegisteredQueue {
   /** Whether elements may have several groups. */
   readonly isStream: boolean;
   readonly limit: GroupLimit | null;
-  readonly nsText: Buffer;
-  readonly nameText: Buffer;
   /** The subscription of a plain queue. In a stream it represents the queue itself, and has no deliveries. */
   readonly plainSubscription: Subscription;
   readonly subscriptions = new Map<GroupName, Subscription>();
@@ -79,8 +74,6 @@ export class RegisteredQueue {
     this.key = key;
     this.isStream = namespaces.isStream(key.ns);
     this.limit = namespaces.groupLimit(key.ns);
-    this.nsText = ownUtf8(key.ns);
-    this.nameText = ownUtf8(key.name);
     this.plainSubscription = new Subscription(this, PLAIN_GROUP);
     this.subscriptions.set(PLAIN_GROUP, this.plainSubscription);
   }
@@ -99,9 +92,9 @@ export class RegisteredQueue {
 export const REGISTERED = new Columns<Subscription>()
   .id('id', ({ id }) => id)
   .id('queue', ({ queue }) => queue.id)
-  .text('ns', ({ queue }) => queue.nsText)
-  .text('name', ({ queue }) => queue.nameText)
-  .text('grp', ({ groupText }) => groupText);
+  .text('ns', ({ queue }) => queue.key.ns)
+  .text('name', ({ queue }) => queue.key.name)
+  .text('grp', ({ group }) => group);
 
 /** Objects that were not used while this many were created are evicted: their names come from requests. */
 const EVICT_AFTER = 10_000;
@@ -144,10 +137,10 @@ export class Registry {
       this.#namespaces.rulesOf(ns).map((rule) => ({ ...rule, ns })),
     );
     this.policies = [
-      stringArray(rules.map(({ ns }) => ns)),
-      stringArray(rules.map(({ pattern }) => likePattern(pattern))),
+      textArray(rules.map(({ ns }) => ns)),
+      textArray(rules.map(({ pattern }) => likePattern(pattern))),
       int4Array(rules.map(({ deadLetter }) => clampTries(deadLetter?.maxTries ?? 0))),
-      stringArray(rules.map(({ deadLetter }) => deadLetter?.queue ?? null)),
+      textArray(rules.map(({ deadLetter }) => deadLetter?.queue ?? null)),
       textArray(rules.map(({ ns }) => textArrayLiteral(this.#namespaces.defaultGroups(ns)))),
       textArray(rules.map(({ retryDelay }) => retryArray(retryDelay))),
       int8Array(rules.map(({ retentionMs }) => retentionMs)),

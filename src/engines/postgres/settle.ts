@@ -221,7 +221,7 @@ function extendOperation({ expirer }: Context): SettleOperation {
 
 /**
  * Called before a statement is sent: a take of the same batch must see deliveries that regain their place, and a
- * concurrent probe may miss them. The reply contains their place, see {@link readReturns}.
+ * concurrent probe may miss them. The reply contains their place.
  */
 function expectReturns(items: readonly Ref[], context: Context): void {
   for (const ref of items) {
@@ -241,22 +241,6 @@ function returnTargets(
     return action.groups.map((group) => registry.subscription(queue, group));
   }
   return !isWaiting && 'countTry' in action && !action.countTry ? [subscription] : [];
-}
-
-/** Reads {@link selectOutcomes} whose detail is the maturity of a delivery that waits again. */
-function readReturns(
-  items: readonly Ref[],
-  rows: readonly Row[],
-  context: Context,
-  done: (row: Row, ref: Ref) => SettleResult,
-): Settled[] {
-  for (const ref of items) for (const { watermark } of returnTargets(ref, context)) watermark.endReturn();
-  return readOutcomes(items, rows, (row, ref) => {
-    const dueAt = number(row, 2);
-    const to = ref.item.action.kind === 'move' ? returnTargets(ref, context) : [ref.subscription];
-    for (const { watermark } of to) watermark.lower(dueAt);
-    return done(row, ref);
-  });
 }
 
 /**
@@ -280,9 +264,12 @@ function changeOperation(context: Context): SettleOperation {
     )
     .text('reason', ({ item: { action } }) => encodeReason('reason' in action ? action.reason : null))
     .bool('dies', ({ item: { action } }) => action.kind === 'dead-letter')
-    .text('to_ns', (ref) => textOrNull(target(ref)?.to.ns))
-    .text('to_name', (ref) => textOrNull(target(ref)?.to.name))
-    .text('to_groups', (ref) => groupsText(target(ref)?.groups))
+    .text('to_ns', (ref) => target(ref)?.to.ns)
+    .text('to_name', (ref) => target(ref)?.to.name)
+    .text('to_groups', (ref) => {
+      const to = target(ref);
+      return to && textArrayLiteral([...new Set(to.groups)]);
+    })
     .int('to_tries', (ref) => target(ref)?.tries ?? null)
     .text('line', (ref) => encodeChanges(target(ref)?.headers ?? []));
   const tries = 'x.tries + x.counts::int';
@@ -335,23 +322,20 @@ function changeOperation(context: Context): SettleOperation {
     return {
       values: [...columns.values(items), ...context.registry.policies],
       read: (rows) => {
-        return readReturns(items, rows, context, (row, { subscription }) => {
-          const diedIn = row[6] ?? null;
+        for (const ref of items)
+          for (const { watermark } of returnTargets(ref, context)) watermark.endReturn();
+        return readOutcomes(items, rows, (row, ref) => {
+          const { queue, group } = ref.subscription;
+          const [dueAt, diedIn] = [number(row, 2), row[6] ?? null];
+          const to = ref.item.action.kind === 'move' ? returnTargets(ref, context) : [ref.subscription];
+          for (const { watermark } of to) watermark.lower(dueAt);
           if (diedIn === null) return SETTLED.done;
-          context.onDeadLetters(subscription.queue.key, subscription.group, diedIn, 1);
+          context.onDeadLetters(queue.key, group, diedIn, 1);
           return SETTLED['dead-lettered'];
         });
       },
     };
   });
-}
-
-function textOrNull(value: string | undefined): Buffer | null {
-  return value === undefined ? null : Buffer.from(value);
-}
-
-function groupsText(groups: readonly string[] | undefined): Buffer | null {
-  return groups === undefined ? null : textArrayLiteral([...new Set(groups)]);
 }
 
 /**
@@ -360,10 +344,8 @@ function groupsText(groups: readonly string[] | undefined): Buffer | null {
  */
 export function settlements(context: Context): (items: readonly SettleItem[]) => Item<Ref, SettleResult>[] {
   const { registry, ids } = context;
-  const [finish, finishInStream] = [false, true].map((shared) => finishOperation(context, shared, null)) as [
-    SettleOperation,
-    SettleOperation,
-  ];
+  const finish = finishOperation(context, false, null);
+  const finishInStream = finishOperation(context, true, null);
   const transfer = finishOperation(context, false, { shared: false, keyed: false });
   const transferAny = finishOperation(context, true, { shared: true, keyed: true });
   const finishing = new Set([finish, finishInStream, transfer]);

@@ -161,10 +161,10 @@ export function clampTries(tries: number): number {
 }
 
 /** The parameter of {@link retryDelay}; empty: no retry delay. */
-export function retryArray(retry: RetryDelay | null): Buffer {
-  if (retry === null) return Buffer.from('{}');
+export function retryArray(retry: RetryDelay | null): string {
+  if (retry === null) return '{}';
   const { firstMs, factor, maxMs, jitter } = retry;
-  return Buffer.from(`{${[firstMs, factor, maxMs, jitter, stepsToMax(retry)].join(',')}}`);
+  return `{${[firstMs, factor, maxMs, jitter, stepsToMax(retry)].join(',')}}`;
 }
 
 /**

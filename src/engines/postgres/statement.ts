@@ -49,9 +49,8 @@ export class Columns<T> {
     return this.#add(name, 'bool', (rows) => boolArray(rows.map(of)));
   }
 
-  /** A text column; values are UTF-8 bytes. */
-  text(name: string, of: ValueOf<T, Uint8Array | null>): this {
-    return this.#add(name, 'text', (rows) => textArray(rows.map(of)));
+  text(name: string, of: ValueOf<T, string | null | undefined>): this {
+    return this.#add(name, 'text', (rows) => textArray(rows.map((row) => of(row) ?? null)));
   }
 
   bytea(name: string, of: ValueOf<T, Uint8Array | null>): this {
@@ -156,14 +155,11 @@ export function idArray(values: readonly Uint8Array[]): Buffer {
   return bytesArray(OID.int8, values);
 }
 
-/** An array of strings, each given as UTF-8 bytes. */
-export function textArray(values: readonly (Uint8Array | null)[]): Buffer {
-  return bytesArray(OID.text, values);
-}
-
-/** An array of strings. */
-export function stringArray(values: readonly (string | null)[]): Buffer {
-  return textArray(values.map((value) => (value === null ? null : Buffer.from(value))));
+export function textArray(values: readonly (string | null)[]): Buffer {
+  return bytesArray(
+    OID.text,
+    values.map((value) => (value === null ? null : Buffer.from(value))),
+  );
 }
 
 export function byteaArray(values: readonly (Uint8Array | null)[]): Buffer {
@@ -222,6 +218,6 @@ function writeHeader(bytes: Buffer, oid: number, count: number, nulls: number): 
 }
 
 /** An array of strings as a PostgreSQL array literal. */
-export function textArrayLiteral(values: readonly string[]): Buffer {
-  return Buffer.from(`{${values.map((value) => `"${value.replace(/["\\]/g, '\\$&')}"`).join(',')}}`);
+export function textArrayLiteral(values: readonly string[]): string {
+  return `{${values.map((value) => `"${value.replace(/["\\]/g, '\\$&')}"`).join(',')}}`;
 }

@@ -3,7 +3,7 @@ import { COUNTER_NAMES, MAX_COUNTED_GROUPS, zeroCounters } from '../../engine/st
 import { PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import type { AuxiliaryConnection } from './link.ts';
-import { int8Array, number, type Query, type Statement, stringArray, text } from './statement.ts';
+import { int8Array, number, type Query, type Statement, text, textArray } from './statement.ts';
 
 const COLUMNS = COUNTER_NAMES.join(', ');
 
@@ -87,7 +87,7 @@ function addQuery(deltas: readonly CounterDeltas[]): Query {
     statement: ADD_COUNTERS,
     values: [
       ...columnsOf(rows.map(({ queue }) => queue)),
-      stringArray(rows.map(({ group }) => group)),
+      textArray(rows.map(({ group }) => group)),
       ...COUNTER_NAMES.map((name) => int8Array(rows.map(({ counters }) => counters[name]))),
     ],
   };
@@ -95,5 +95,5 @@ function addQuery(deltas: readonly CounterDeltas[]): Query {
 
 /** The parameters for namespaces and names. */
 function columnsOf(queues: readonly QueueKey[]): [Buffer, Buffer] {
-  return [stringArray(queues.map(({ ns }) => ns)), stringArray(queues.map(({ name }) => name))];
+  return [textArray(queues.map(({ ns }) => ns)), textArray(queues.map(({ name }) => name))];
 }

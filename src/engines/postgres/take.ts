@@ -27,8 +27,8 @@ import {
   type Row,
   rowIndex,
   type Statement,
-  stringArray,
   text,
+  textArray,
   variantsByFlags,
 } from './statement.ts';
 
@@ -234,7 +234,7 @@ function numberHolders(requests: readonly Request[]): Parameter[] {
   }
   // PostgreSQL cannot store NUL in a text.
   const holders = Array.from(byHolder.keys(), (holder) => holder.replaceAll('\0', ''));
-  return [stringArray(holders), int4Array(numbers)];
+  return [textArray(holders), int4Array(numbers)];
 }
 
 /** Reads the rows: the deliveries of each request in their order, and then a row with its next maturity. */
@@ -305,7 +305,7 @@ interface Restored {
   readonly subscription: Subscription;
   readonly seq: number;
   readonly delivery: Popped;
-  readonly head: Buffer;
+  readonly head: string;
 }
 
 interface UndoItem {
@@ -321,7 +321,7 @@ const RESTORED = new Columns<Restored>()
   .id('queue', ({ subscription }) => subscription.queue.id)
   .bool('in_stream', ({ subscription }) => subscription.queue.isStream)
   .int('tries', ({ delivery }) => delivery.tries)
-  .text('reason', ({ delivery: { reason } }) => (reason === undefined ? null : Buffer.from(reason)))
+  .text('reason', ({ delivery: { reason } }) => reason)
   .text('head', ({ head }) => head)
   .bytea('body', ({ delivery }) => delivery.body);
 
