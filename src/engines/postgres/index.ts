@@ -55,7 +55,6 @@ class PostgresEngine implements Engine {
   readonly #mainLink: Link;
   readonly #auxiliaryLink: Link;
   readonly #listenerLink: Link;
-  readonly #auxiliary: AuxiliaryConnection;
   readonly #batcher: Batcher;
   readonly #context: Context;
   #stopped: Promise<void> | null = null;
@@ -69,11 +68,8 @@ class PostgresEngine implements Engine {
       prepare: (connection) => this.#prepareMain(connection),
       onReconnected: () => this.#batcher.resume(),
     });
-    this.#auxiliaryLink = new Link(this.#settings, 'second', options, {
-      onReconnected: () => this.#auxiliary.resume(),
-    });
+    this.#auxiliaryLink = new Link(this.#settings, 'second', options, {});
     const auxiliary = new AuxiliaryConnection(this.#auxiliaryLink, clock);
-    this.#auxiliary = auxiliary;
     const channel = `${this.#settings.schema}_signals`;
     this.#listenerLink = new Link(this.#settings, 'listener', options, {
       prepare: (connection) => connection.run(`LISTEN ${channel}`),
@@ -171,7 +167,7 @@ class PostgresEngine implements Engine {
     await this.#batcher.stop();
     await this.signaller.stop();
     await this.stats.stop(this.#auxiliaryLink.connection !== null);
-    await Promise.all([this.#mainLink.stop(), this.#auxiliary.stop(), this.#listenerLink.stop()]);
+    await Promise.all([this.#mainLink, this.#auxiliaryLink, this.#listenerLink].map((link) => link.stop()));
   }
 
   /** After a failover or a restore, the store may be another one: discards what this node remembers about it. */

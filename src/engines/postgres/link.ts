@@ -62,6 +62,8 @@ export class Link {
   readonly #log: EngineLog;
   readonly #events: LinkEvents;
   #connection: Connection | null = null;
+  /** While there is no connection: resolves with the next one. */
+  #next = Promise.withResolvers<Connection>();
   #downSince: number | null = null;
   #attempts = 0;
   /** The name of the last connection that was ready. */
@@ -93,6 +95,11 @@ export class Link {
   /** The connection to use now; null while there is none. */
   get connection(): Connection | null {
     return this.#connection;
+  }
+
+  /** The next connection, while there is none. @throws ConnectionLost if the link is stopped before */
+  get next(): Promise<Connection> {
+    return this.#isStopped ? Promise.reject(NO_CONNECTION) : this.#next.promise;
   }
 
   /** For how long there has been no connection, ms; 0 while there is one. */
@@ -154,6 +161,8 @@ export class Link {
     this.#cancelRetry?.();
     this.#cancelSilence?.();
     this.#openingConnection?.destroy();
+    this.#next.promise.catch(() => {});
+    this.#next.reject(NO_CONNECTION);
     await this.#retrying;
     const connection = this.#connection;
     this.#connection = null;
@@ -191,6 +200,7 @@ export class Link {
       if (!connection.isOpen) throw new ConnectionLost('The connection ended.');
       this.#predecessor = connection.name;
       this.#connection = connection;
+      this.#next.resolve(connection);
     } catch (error) {
       connection.destroy();
       throw error;
@@ -212,6 +222,7 @@ export class Link {
   #onLost(connection: Connection, reason: Error): void {
     if (this.#connection !== connection || this.#isStopped) return;
     this.#connection = null;
+    this.#next = Promise.withResolvers();
     this.#cancelSilence?.();
     this.#downSince = this.#clock.monotonic();
     this.#log.warn(
@@ -293,9 +304,6 @@ export class AuxiliaryConnection {
   readonly #clock: Clock;
   /** The number of pending calls. */
   #pendingCalls = 0;
-  /** Calls made without a connection wait for this. */
-  #nextConnection: PromiseWithResolvers<Connection> | null = null;
-  #stopped = false;
 
   constructor(link: Link, clock: Clock) {
     this.#link = link;
@@ -312,23 +320,8 @@ export class AuxiliaryConnection {
     return this.#run(query, true);
   }
 
-  /** Called when the connection is available again. */
-  resume(): void {
-    const { connection } = this.#link;
-    if (connection === null) return;
-    this.#nextConnection?.resolve(connection);
-    this.#nextConnection = null;
-  }
-
-  /** Rejects calls that wait for a connection, and closes the connection after all others. */
-  async stop(): Promise<void> {
-    this.#stopped = true;
-    this.#nextConnection?.reject(NO_CONNECTION);
-    await this.#link.stop();
-  }
-
   async #run({ statement, values }: Query, isChange: boolean): Promise<Row[]> {
-    if (this.#stopped || isUnreachable(this.#link.downMs) || this.#pendingCalls >= MAX_PENDING_CALLS)
+    if (isUnreachable(this.#link.downMs) || this.#pendingCalls >= MAX_PENDING_CALLS)
       throw unavailable(NOT_REACHABLE, NO_CONNECTION);
     let isSent = false;
     const onLate = (): Error => {
@@ -338,8 +331,7 @@ export class AuxiliaryConnection {
     const deadlineAt = this.#clock.monotonic() + CALL_TIMEOUT_MS;
     this.#pendingCalls += 1;
     try {
-      const connection =
-        this.#link.connection ?? (await inTime(this.#clock, this.#waitForConnection(), onLate));
+      const connection = this.#link.connection ?? (await inTime(this.#clock, this.#link.next, onLate));
       isSent = true;
       const reply = connection.query(statement, values);
       return await inTime(this.#clock, reply, onLate, deadlineAt - this.#clock.monotonic());
@@ -352,11 +344,5 @@ export class AuxiliaryConnection {
     } finally {
       this.#pendingCalls -= 1;
     }
-  }
-
-  /** Resolves with the next connection. */
-  #waitForConnection(): Promise<Connection> {
-    this.#nextConnection ??= Promise.withResolvers();
-    return this.#nextConnection.promise;
   }
 }
