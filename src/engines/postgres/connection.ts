@@ -127,40 +127,34 @@ export async function examineServer(
   const [row = []] = await connection.query(SERVER_SETTINGS, []);
   const here = now();
   const synchronousCommit = text(row, 1);
+  const state = (fine: string | false, level: 'warning' | 'error', message: string, hint: string): Finding =>
+    fine === false ? finding(check, level, message, hint) : finding(check, 'ok', fine);
   return [
     finding(check, 'ok', `it is PostgreSQL ${text(row, 0)}`),
-    synchronousCommit === 'off'
-      ? finding(
-          check,
-          'warning',
-          'synchronous_commit is off: a crash of its machine loses the last acknowledged changes',
-          'remove synchronousCommit from the URL, unless that loss is acceptable',
-        )
-      : finding(check, 'ok', `synchronous_commit is ${synchronousCommit}`),
-    text(row, 2) === 'on'
-      ? finding(check, 'ok', 'fsync is on')
-      : finding(
-          check,
-          'error',
-          'fsync is off: a crash of its machine may damage the whole database',
-          'set fsync = on in postgresql.conf',
-        ),
-    text(row, 3) === 'on'
-      ? finding(check, 'ok', 'full_page_writes is on')
-      : finding(
-          check,
-          'warning',
-          'full_page_writes is off: a crash of its machine may damage pages that were being written',
-          'set full_page_writes = on, unless its file system writes pages atomically',
-        ),
-    row[5] == null
-      ? finding(check, 'ok', 'autovacuum is on')
-      : finding(
-          check,
-          'warning',
-          `${row[5]} is off: nothing removes finished elements from the disk, which fills up`,
-          'set autovacuum = on and track_counts = on in postgresql.conf',
-        ),
+    state(
+      synchronousCommit !== 'off' && `synchronous_commit is ${synchronousCommit}`,
+      'warning',
+      'synchronous_commit is off: a crash of its machine loses the last acknowledged changes',
+      'remove synchronousCommit from the URL, unless that loss is acceptable',
+    ),
+    state(
+      text(row, 2) === 'on' && 'fsync is on',
+      'error',
+      'fsync is off: a crash of its machine may damage the whole database',
+      'set fsync = on in postgresql.conf',
+    ),
+    state(
+      text(row, 3) === 'on' && 'full_page_writes is on',
+      'warning',
+      'full_page_writes is off: a crash of its machine may damage pages that were being written',
+      'set full_page_writes = on, unless its file system writes pages atomically',
+    ),
+    state(
+      row[5] == null && 'autovacuum is on',
+      'warning',
+      `${row[5]} is off: nothing removes finished elements from the disk, which fills up`,
+      'set autovacuum = on and track_counts = on in postgresql.conf',
+    ),
     clockFinding(check, number(row, 4), here),
   ];
 }
