@@ -40,14 +40,12 @@ const NO_REPLY = new ConnectionLost('No reply in time.');
 
 /** The batcher does not need the types of items and results. */
 // biome-ignore lint/suspicious/noExplicitAny: each item goes to the operation that it came with
-type AnyOperation = Operation<any, any>;
+type AnyItem = Item<any, any>;
+type AnyOperation = AnyItem['operation'];
 
 /** An item of a pending call. */
-interface Entry {
+interface Entry extends AnyItem {
   readonly call: Call;
-  readonly item: unknown;
-  readonly queues: readonly RegisteredQueue[];
-  readonly operation: AnyOperation;
   result: unknown;
 }
 
@@ -65,24 +63,13 @@ class Call extends PendingCall {
   readonly #allEntries: readonly Entry[];
   readonly #batcher: Batcher;
 
-  constructor(
-    batcher: Batcher,
-    items: readonly Item<unknown, unknown>[],
-    size: CallSize,
-    deadlineAt: number,
-  ) {
+  constructor(batcher: Batcher, items: readonly AnyItem[], size: CallSize, deadlineAt: number) {
     super(batcher.calls, deadlineAt, size.bytes);
     this.#batcher = batcher;
     this.size = size;
     this.changes = items.some(({ operation }) => operation.changes);
     this.stores = items.some(({ operation }) => operation.stores === true);
-    this.#allEntries = items.map(({ operation, item, queues }) => ({
-      call: this,
-      item,
-      queues,
-      operation,
-      result: undefined,
-    }));
+    this.#allEntries = items.map((item) => ({ ...item, call: this, result: undefined }));
     this.entries = this.#allEntries;
   }
 
@@ -304,7 +291,7 @@ export class Batcher {
       : this.calls.rejection(this.#options.link.downMs);
     if (error !== null) return Promise.reject(error);
     const deadlineAt = this.calls.deadline(leftMs);
-    const call = new Call(this, items as readonly Item<unknown, unknown>[], size, deadlineAt);
+    const call = new Call(this, items, size, deadlineAt);
     this.calls.add(call);
     this.#pending.push(call);
     this.resume();
