@@ -165,10 +165,8 @@ export class PostgresStorage implements Storage {
     const size = { bytes, rows, ...(uses.length === 0 ? {} : { uses }) };
     const settleItems = this.#operations.settlements(items);
     return this.#batcher.submitAll(settleItems, size, leftMs).catch((error) => {
-      for (const { queues } of settleItems) {
-        for (const { subscriptions } of queues)
-          for (const { watermark } of subscriptions.values()) watermark.onReturnFailed();
-      }
+      for (const { subscriptions } of new Set(settleItems.flatMap(({ queues }) => queues)))
+        for (const { watermark } of subscriptions.values()) watermark.onReturnFailed();
       throw error;
     });
   }
