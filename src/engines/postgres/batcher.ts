@@ -421,7 +421,7 @@ export class Batcher {
 
   /** Rejects calls that would create more groups than a queue may have, before anything is sent. */
   async #rejectExcessGroups(connection: Connection, calls: readonly Call[]): Promise<void> {
-    const limited = calls.filter(({ size, isPartlyApplied }) => size.uses !== undefined && !isPartlyApplied);
+    const limited = calls.filter(({ size, isPartlyApplied }) => size.uses?.length && !isPartlyApplied);
     if (limited.length === 0) return;
     const uses = limited.map(({ size }) => size.uses ?? NO_USES);
     for (const [place, queue] of (await this.#options.registry.overLimit(connection, uses)).entries()) {

@@ -123,13 +123,13 @@ export class PostgresStorage implements Storage {
   ): Promise<ElementId[]> {
     const queue = this.#context.registry.queue(key);
     const isAllOrNone = hasFingerprints(elements);
-    const size = { bytes: bytesOf(elements), rows: elements.length, isAlone: isAllOrNone };
-    const fullSize = queue.limit === null ? size : { ...size, uses: [{ queue, groups: groupsOf(elements) }] };
+    const uses = queue.limit === null ? [] : [{ queue, groups: groupsOf(elements) }];
+    const size = { bytes: bytesOf(elements), rows: elements.length, uses, isAlone: isAllOrNone };
     return this.#batcher.submit(
       this.#operations.insert(kindsOf(queue, elements)),
       { queue, elements, onRepeat, isAllOrNone },
       queue,
-      fullSize,
+      size,
       leftMs,
     );
   }
@@ -162,9 +162,8 @@ export class PostgresStorage implements Storage {
         rows += 1;
       }
     }
-    const size = { bytes, rows, ...(uses.length === 0 ? {} : { uses }) };
     const settleItems = this.#operations.settlements(items);
-    return this.#batcher.submitAll(settleItems, size, leftMs).catch((error) => {
+    return this.#batcher.submitAll(settleItems, { bytes, rows, uses }, leftMs).catch((error) => {
       for (const { subscriptions } of new Set(settleItems.flatMap(({ queues }) => queues)))
         for (const { watermark } of subscriptions.values()) watermark.onReturnFailed();
       throw error;
