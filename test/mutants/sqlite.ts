@@ -18,7 +18,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'elements of several one-element calls are stored in the queue of the first',
     suite: 'sqlite batch',
-    edits: [inWorker('alike.ts', 'queueOf(calls[end]) === queue', 'queueOf(calls[end]) !== null')],
+    edits: [inWorker('batch.ts', 'queueOf(calls[end]) === queue', 'queueOf(calls[end]) !== null')],
   },
   {
     name: 'a take with a full reply does not report that there is more',
@@ -199,7 +199,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'commits of one take also remove deliveries between them',
     suite: 'contract',
-    edits: [inWorker('rows.ts', '?.n !== count) return false;', '?.n === 0) return false;')],
+    edits: [inWorker('rows.ts', 'token) !== count) return false;', 'token) === 0) return false;')],
   },
   {
     name: 'several strings are accepted for one token',
@@ -335,8 +335,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        '(seq === element || this.#sql.anyOfElement.get(element) === undefined)',
-        '(seq === element || this.#sql.anyOfElement.get(element) !== null)',
+        '(seq === element || this.#sql.anyOfElement.value(element) === null)',
+        '(seq === element || this.#sql.anyOfElement.value(element) !== 0)',
       ),
     ],
   },
@@ -361,7 +361,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a dedup key is stored forever',
     suite: 'contract',
-    edits: [inWorker('records.ts', 'key, now - this.#windowMs) as', 'key, now * 0 - 1) as')],
+    edits: [inWorker('records.ts', 'key, now - this.#windowMs);', 'key, now * 0 - 1);')],
   },
   {
     name: 'a page of a listing skips elements with the same maturity as the last row before it',
@@ -394,11 +394,11 @@ export const SQLITE: readonly Mutant[] = [
     name: 'replies are sent before the commit',
     suite: 'storage model with crashes',
     edits: [
-      inWorker('store.ts', '    this.#commit.run();\n', ''),
+      inWorker('store.ts', '    this.#sql.commit.run();\n', ''),
       inWorker(
         'store.ts',
-        '    this.#begin.run();\n',
-        '    if (this.db.isTransaction) this.#commit.run();\n    this.#begin.run();\n',
+        '    this.#sql.begin.run();\n',
+        '    if (this.db.isTransaction) this.#sql.commit.run();\n    this.#sql.begin.run();\n',
       ),
     ],
   },
@@ -494,7 +494,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'transactions without an fsync are not marked in the log',
     suite: 'sqlite log',
-    edits: [inWorker('store.ts', 'this.#markUnsynced.run();', '')],
+    edits: [inWorker('store.ts', 'this.#sql.markUnsynced.run();', '')],
   },
   {
     name: 'an expired element is delivered',
@@ -522,7 +522,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a reserve waits for the sync of a commit',
     suite: 'sqlite faults',
-    edits: [inWorker('serve.ts', 'if (places === null) return;', 'return;')],
+    edits: [inWorker('serve.ts', 'if (early === null) return;', 'return;')],
   },
   {
     name: 'a commit is replied to before its sync',
@@ -547,8 +547,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
-        search: 'settle(this.#inFlight[i]?.pending ?? [], reply)',
-        replace: 'settle(this.#inFlight[replies.length - 1 - i]?.pending ?? [], reply)',
+        search: 'settle(this.#inFlight[i]?.calls ?? [], reply)',
+        replace: 'settle(this.#inFlight[replies.length - 1 - i]?.calls ?? [], reply)',
       },
     ],
   },
@@ -558,7 +558,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
-        search: 'if (this.isSettled) onLate?.(value);',
+        search: 'if (this.isSettled) this.#onLate?.(value);',
         replace: 'if (this.isSettled) return;',
       },
     ],
@@ -569,19 +569,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
-        search: 'if (this.#expired === 0) return;',
-        replace: 'if (this.#expired >= 0) return;',
-      },
-    ],
-  },
-  {
-    name: 'a call that could not be encoded shifts the replies behind it',
-    suite: 'sqlite faults',
-    edits: [
-      {
-        file: 'src/engines/sqlite/client.ts',
-        search: 'const call = write(bodies);',
-        replace: "calls.push(['ping']);\n    const call = write(bodies);\n    calls.pop();",
+        search: 'if (!isSent) this.#batch.remove(this as WorkerCall);',
+        replace: '',
       },
     ],
   },
@@ -602,8 +591,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'batch.ts',
-        'for (const half of halves) runBatches(store, half);',
-        "if (halves.length > 0) throw new Error('the batch failed');",
+        'if (calls.length > 1) {',
+        "if (calls.length > 1) {\n      throw new Error('the batch failed');",
       ),
     ],
   },

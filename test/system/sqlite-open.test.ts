@@ -198,7 +198,6 @@ describe('Opening a SQLite file', () => {
       const wrong = [
         { colour: 'blue' },
         { durability: 'off' },
-        { check: true },
         { cacheBytes: 5 },
         { ballastBytes: -1 },
         { minFreeBytes: 1.5 },

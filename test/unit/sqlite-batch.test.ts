@@ -20,7 +20,7 @@ const QUEUE = nameOf({ ns: 'N', name: 'queue' });
 const NO_BODIES = { small: new Uint8Array(0), large: [] };
 const PING: Call = ['ping'];
 /** Reserves no element, so it needs no fsync. */
-const RESERVE: Call = ['take', QUEUE, '', 1, 1000, 0];
+const RESERVE: Call = ['take', QUEUE, '', 1, 1000];
 const DECLARE: Call = ['declare', [QUEUE], null];
 const BAD: Call = ['undoTake', QUEUE, [{ id: 'no id' }]];
 
@@ -32,7 +32,7 @@ interface OpenStore {
 }
 
 function openStore(): OpenStore {
-  const settings = { file: ':memory:', durability: 'full', check: 'never', damagedLog: 'refuse' } as const;
+  const settings = { file: ':memory:', durability: 'full', damagedLog: 'refuse' } as const;
   const warn = (): void => {};
   const db = openDatabase({ ...settings, cacheBytes: 1_000_000 }, warn);
   const options = { file: ':memory:', policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
@@ -106,15 +106,15 @@ describe('a batch of calls in the SQLite engine', () => {
       for (const [index, id] of ids.entries()) {
         const scan: Call = ['scan', index === 64 ? other : QUEUE, '', ['ready'], [id], null, 1, false];
         const [page] = resultsOf([scan]);
-        const [, fields] = page as Scanned;
+        const [, [delivery]] = page as Scanned;
         const expected = index < 64 ? String(64 + index) : ['other', '128', '128', '129', '130'][index - 64];
-        assert.equal(fields[8], expected, `call ${index}`);
+        assert.equal(delivery?.contentType, expected, `call ${index}`);
       }
     }
-    const reserve: Call = ['take', QUEUE, '', 192, 1000, 0, ''];
-    const [, , , taken] = resultsOf([reserve])[0] as Taken;
-    const commitOf = (index: number, token = taken[index * TAKEN_FIELDS + 7], queue = QUEUE): Call => {
-      return ['settle', 2, [queue, taken[index * TAKEN_FIELDS], '', 0, token, 0, 'finish'], null];
+    const reserve: Call = ['take', QUEUE, '', 192, 1000, ''];
+    const [, , taken] = resultsOf([reserve])[0] as Taken;
+    const commitOf = (index: number, token = taken[index * TAKEN_FIELDS + 9], queue = QUEUE): Call => {
+      return ['settle', 2, [queue, taken[index * TAKEN_FIELDS], '', 0, token, null, 'finish'], null];
     };
     const range = (from: number, to: number): Call[] =>
       Array.from({ length: to - from }, (_, i) => commitOf(from + i));
@@ -150,7 +150,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const subscription = queues.subscription(queues.use(QUEUE, 1), '');
     for (let i = 0; i < 4; i++) rows.addPlain(subscription, ids.next(), [{ ...content, ...facts }], 1);
     store.commit();
-    const pop: Call = ['take', QUEUE, '', 1, null, 0];
+    const pop: Call = ['take', QUEUE, '', 1, null];
     const [result] = run([pop, pop, pop, BAD]);
     assert.equal(result?.bodies.byteLength, 300);
   });
@@ -169,7 +169,7 @@ describe('a batch of calls in the SQLite engine', () => {
     ] as const) {
       run([insert(QUEUE, own), insert(other, others)]);
     }
-    const pop: Call = ['take', QUEUE, '', 20, null, 0, ''];
+    const pop: Call = ['take', QUEUE, '', 20, null, ''];
     run([pop]);
     const left = store.db.prepare('SELECT seq FROM delivery ORDER BY seq').all();
     // Left are the elements of the other queue, 8, 12, 14, 15 and 46, and all but the first 9 of the last insert.
@@ -193,7 +193,7 @@ describe('a batch of calls in the SQLite engine', () => {
       store.rows.addPlain(subscription, store.ids.issue(8), elements, 1);
     }
     store.commit();
-    const takes = names.map((name): Call => ['take', name, '', 1, null, 0, '', null]);
+    const takes = names.map((name): Call => ['take', name, '', 1, null, '', null]);
     const count: Call = ['counts', nameOf({ ns: 'N', name: 'dead' }), null];
     const copied = (): unknown => {
       const [result] = run([...takes, count]);
@@ -203,7 +203,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.deepEqual([copied(), copied(), copied(), copied()], [5, 10, 14, 16]);
   });
 
-  it('reads no more bodies than a reply may hold, and none of expired elements', (t) => {
+  it('reads no more bodies than a reply may hold, also by ids, and none of expired elements', (t) => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;
     const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
@@ -268,11 +268,11 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(bytesRead(['scan', QUEUE, '', ['ready'], texts, null, 40, false]), 0);
     const page = bytesRead(['scan', QUEUE, '', ['ready'], null, null, 40, true]);
     assert.equal(page, SCAN_BYTES);
-    const reserved = bytesRead(['take', QUEUE, '', 40, 0, 0, '']);
+    const reserved = bytesRead(['take', QUEUE, '', 40, 0, '']);
     assert.equal(reserved, LIMITS.takeBytes);
-    const taken = bytesRead(['take', QUEUE, '', 40, null, 0, '']);
+    const taken = bytesRead(['take', QUEUE, '', 40, null, '']);
     assert.equal(taken, LIMITS.takeBytes);
-    assert.equal(bytesRead(['take', expired, '', 1, null, 0, '']), 0);
+    assert.equal(bytesRead(['take', expired, '', 1, null, '']), 0);
     assert.equal(queues.find(expired)?.subscriptions.get('')?.ready, 0);
   });
 
@@ -323,11 +323,11 @@ describe('a batch of calls in the SQLite engine', () => {
 
   it('changes no table if a reservation finds nothing', () => {
     const { store, run } = openStore();
-    const pop: Call = ['take', QUEUE, '', 1, null, 0];
+    const pop: Call = ['take', QUEUE, '', 1, null];
     run([['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null], null]], [pop]);
     const changes = (): unknown => store.db.prepare('SELECT total_changes() AS n').get()?.n;
     const before = changes();
-    assert.deepEqual(run([RESERVE])[0]?.results, [[null, 1001, null, [], false, false]]);
+    assert.deepEqual(run([RESERVE])[0]?.results, [[null, 1001, [], false, false]]);
     assert.equal(changes(), before);
     assert.equal(store.rows.mayLeaseHaveEnded(1001), false);
   });
@@ -337,10 +337,10 @@ describe('a batch of calls in the SQLite engine', () => {
     for (let i = 1; i <= 20; i++) {
       const queue = nameOf({ ns: 'N', name: `queue ${i}` });
       const insert: Call = ['insert', queue, [null, null, 0, 0, 1, 0, '', null], null];
-      const reserve: Call = ['take', queue, '', 1, i * 1000, 0, ''];
+      const reserve: Call = ['take', queue, '', 1, i * 1000, ''];
       const [, taken] = (run([insert, reserve])[0]?.results ?? []) as [unknown, Taken];
-      const [id, , , , , , , token] = taken[3] as TakenFields;
-      if (i !== 7) run([['settle', 0, [queue, id, '', 0, token, 0, 'finish'], null]]);
+      const [id, , , , , , , , , token] = taken[2] as TakenFields;
+      if (i !== 7) run([['settle', 0, [queue, id, '', 0, token, null, 'finish'], null]]);
     }
     let passes = 0;
     const subscriptions = store.queues.subscriptions.bind(store.queues);
@@ -357,13 +357,13 @@ describe('a batch of calls in the SQLite engine', () => {
     const { run } = openStore();
     const element = [null, null, 0, 0, 1, 0, '', null];
     run([['insert', QUEUE, [...element, ...element], null]]);
-    const [result] = run([['take', QUEUE, '', 2, 1000, 0, '']])[0]?.results ?? [];
-    const [id, , , , , , , token] = (result as Taken)[3] as TakenFields;
+    const [result] = run([['take', QUEUE, '', 2, 1000, '']])[0]?.results ?? [];
+    const [id, , , , , , , , , token] = (result as Taken)[2] as TakenFields;
     const start = token?.slice(0, -1) ?? '';
     const digits = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=+/ é';
     const texts = [...digits].map((digit) => start + digit).filter((text) => text !== token);
     const commit = (text: string): unknown =>
-      run([['settle', 0, [QUEUE, id, '', 0, text, 0, 'finish'], null]])[0]?.results;
+      run([['settle', 0, [QUEUE, id, '', 0, text, null, 'finish'], null]])[0]?.results;
     for (const text of [...texts, start, `${token}A`, ` ${token}`, '']) {
       assert.deepEqual(commit(text), ['lease-lost'], text);
     }

@@ -38,7 +38,7 @@ describe('the counts of a stream in the SQLite engine', () => {
         yield row;
       }
     } as typeof iterate;
-    const settings = { file: ':memory:', durability: 'full', check: 'never', damagedLog: 'refuse' } as const;
+    const settings = { file: ':memory:', durability: 'full', damagedLog: 'refuse' } as const;
     const db = openDatabase({ ...settings, cacheBytes: 1_000_000 }, () => {});
     const options = { file: ':memory:', policies: [], durability: 'full', dedupWindowMs: 1000 } as const;
     store = new Store(db, options, { space: null, warn: () => {}, reach: () => {} });
@@ -69,7 +69,7 @@ describe('the counts of a stream in the SQLite engine', () => {
   const reserve = (element: number, group: string): void => {
     const [subscription, row] = delivery(element, group);
     if (row === null || row.leaseUntil !== null) return;
-    const reservations = { until: 1e6, owner: 0, at: store.now, token: 't', holders: [''] };
+    const reservations = { until: 1e6, at: store.now, token: 't', holders: [''] };
     store.rows.reserve(subscription, [row], reservations);
   };
   const finish = (element: number, group: string): void => {

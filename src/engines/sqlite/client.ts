@@ -3,7 +3,6 @@ import { PendingCall, PendingCalls, unavailable, unknownOutcome } from '../../en
 import type { EngineLog } from '../../engine/engine.ts';
 import { StoreInUse } from '../../engine/engine.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import type { Clock } from '../../util/clock.ts';
 import {
   BodyWriter,
   type Call,
@@ -17,7 +16,7 @@ import {
   type Reply,
   type ToWorker,
 } from './protocol.ts';
-import type { StartThread, WorkerData } from './settings.ts';
+import type { StartThread, ThreadSetup, WorkerData } from './settings.ts';
 import type { SteadyTime } from './steady-time.ts';
 
 /**
@@ -36,76 +35,59 @@ const TIMEOUT_MESSAGE = 'The store did not reply in time; nothing was changed.';
 const NO_DEADLINE = Number.POSITIVE_INFINITY;
 const NO_REPLY = new Error('No reply in time.');
 
-/** Options of a pending call. */
-interface CallOptions<T> {
-  /** Converts the worker's result for the caller. */
-  read(result: unknown, bodies: PackedBodies): T;
-  /** Receives a result that arrives after the deadline; null: it is dropped. */
-  readonly onLate: ((result: T) => void) | null;
-  /** Whether the call may change something: if its outcome is unknown, the error is `outcome-unknown`. */
-  readonly isChange: boolean;
-  readonly deadlineAt: number;
-}
-
 /** A call of the worker. It is settled by its reply, by its deadline, or when the store fails. */
 class WorkerCall<T = unknown> extends PendingCall {
+  readonly request: Call;
+  /** Whether it may change something: if its outcome is unknown, the error is `outcome-unknown`. */
   readonly isChange: boolean;
   readonly #batch: OutgoingBatch;
-  readonly #options: CallOptions<T>;
+  readonly #read: (result: never, bodies: PackedBodies) => T;
+  readonly #onLate: ((result: T) => void) | null;
 
-  constructor(calls: PendingCalls, batch: OutgoingBatch, options: CallOptions<T>) {
-    super(calls, options.deadlineAt);
+  constructor(
+    calls: PendingCalls,
+    deadlineAt: number,
+    batch: OutgoingBatch,
+    request: Call,
+    read: (result: never, bodies: PackedBodies) => T,
+    onLate: ((result: T) => void) | null,
+  ) {
+    super(calls, deadlineAt);
+    this.request = request;
+    this.isChange = !READS.has(request[0]);
     this.#batch = batch;
-    this.#options = options;
-    this.isChange = options.isChange;
+    this.#read = read;
+    this.#onLate = onLate;
   }
 
   reply(result: unknown, bodies: PackedBodies): void {
-    const { read, onLate } = this.#options;
-    if (this.isSettled && onLate === null) return;
-    const value = read(result, bodies);
-    if (this.isSettled) onLate?.(value);
+    if (this.isSettled && this.#onLate === null) return;
+    const value = this.#read(result as never, bodies);
+    if (this.isSettled) this.#onLate?.(value);
     else this.resolve(value);
   }
 
   expire(): void {
-    const isUnknown = this.#batch.isSent && this.isChange;
-    this.reject(isUnknown ? unknownOutcome(NO_REPLY) : unavailable(TIMEOUT_MESSAGE, NO_REPLY));
-    this.#batch.onExpired();
+    const { isSent } = this.#batch;
+    if (!isSent) this.#batch.remove(this as WorkerCall);
+    this.reject(isSent && this.isChange ? unknownOutcome(NO_REPLY) : unavailable(TIMEOUT_MESSAGE, NO_REPLY));
   }
 }
 
 /** Calls that are sent together. */
 class OutgoingBatch {
-  calls: Call[] = [];
-  pending: WorkerCall[] = [];
+  readonly calls: WorkerCall[] = [];
   readonly bodies = new BodyWriter();
   isSent = false;
-  /** Number of calls that expired before the batch was sent. */
-  #expired = 0;
-  readonly #drop: (batch: OutgoingBatch) => void;
-
-  /** @param drop called when all calls expired before the batch was sent */
-  constructor(drop: (batch: OutgoingBatch) => void) {
-    this.#drop = drop;
-  }
 
   get isFull(): boolean {
     return this.bodies.byteLength >= MAX_BATCH_BYTES || this.calls.length >= MAX_BATCH_CALLS;
   }
 
-  onExpired(): void {
-    if (this.isSent) return;
-    this.#expired += 1;
-    if (this.#expired === this.calls.length) this.#drop(this);
-  }
-
-  /** Marks the batch as sent, and leaves out expired calls. */
-  send(): void {
-    this.isSent = true;
-    if (this.#expired === 0) return;
-    this.calls = this.calls.filter((_, index) => this.pending[index]?.isSettled === false);
-    this.pending = this.pending.filter(({ isSettled }) => !isSettled);
+  /** Removes a call that expired before the batch was sent. The bodies are dropped with the last call. */
+  remove(call: WorkerCall): void {
+    this.calls.splice(this.calls.indexOf(call), 1);
+    if (this.calls.length === 0) this.bodies.truncate();
   }
 }
 
@@ -119,7 +101,7 @@ class OutgoingBatch {
  */
 export class WorkerClient {
   readonly affected = new AffectedQueues();
-  readonly #startWorker: StartThread;
+  readonly #start: StartThread;
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
   readonly #data: Omit<WorkerData, 'now'>;
@@ -142,13 +124,12 @@ export class WorkerClient {
   #downError: QuaysideError | null = null;
 
   constructor(
-    clock: Clock,
-    startWorker: StartThread,
+    { start, clock }: ThreadSetup,
     time: SteadyTime,
     log: EngineLog,
     data: Omit<WorkerData, 'now'>,
   ) {
-    this.#startWorker = startWorker;
+    this.#start = start;
     this.#calls = new PendingCalls(clock);
     this.#time = time;
     this.#log = log;
@@ -172,7 +153,7 @@ export class WorkerClient {
   #startThread(): Promise<void> {
     if (this.#downError !== null) return Promise.reject(this.#downError);
     const { promise, resolve, reject } = Promise.withResolvers<void>();
-    const worker = this.#startWorker({ ...this.#data, now: this.#time.now() });
+    const worker = this.#start({ ...this.#data, now: this.#time.now() });
     this.#worker = worker;
     worker.on('message', (message: FromWorker) => {
       if (message.kind === 'opened') {
@@ -211,21 +192,17 @@ export class WorkerClient {
   ): Promise<T> {
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
-      batch = new OutgoingBatch(this.#drop);
+      batch = new OutgoingBatch();
       this.#waiting.push(batch);
     }
-    const { calls, pending, bodies } = batch;
-    const call = write(bodies);
-    calls.push(call);
-    const options = { read, onLate, isChange: !READS.has(call[0]), deadlineAt } as CallOptions<T>;
-    const pendingCall = new WorkerCall(this.#calls, batch, options);
-    pending.push(pendingCall as WorkerCall);
+    const call = new WorkerCall(this.#calls, deadlineAt, batch, write(batch.bodies), read, onLate);
+    batch.calls.push(call as WorkerCall);
     if (this.#downError !== null) this.#rejectWaiting(this.#downError);
     else {
-      if (deadlineAt !== NO_DEADLINE) this.#calls.add(pendingCall);
+      if (deadlineAt !== NO_DEADLINE) this.#calls.add(call);
       this.#planFlush();
     }
-    return pendingCall.outcome as Promise<T>;
+    return call.outcome as Promise<T>;
   }
 
   /** {@link call} for operations without bodies whose results need no conversion. */
@@ -261,10 +238,6 @@ export class WorkerClient {
     }
   }
 
-  readonly #drop = (batch: OutgoingBatch): void => {
-    this.#waiting.splice(this.#waiting.indexOf(batch), 1);
-  };
-
   /**
    * Copies the database, as of the end of the copy, into a new file; resolves to its bytes. Rejects with a
    * QuaysideError.
@@ -276,11 +249,6 @@ export class WorkerClient {
     this.#backup = Promise.withResolvers();
     this.#worker?.postMessage({ kind: 'backup', file } satisfies ToWorker);
     return this.#backup.promise;
-  }
-
-  /** Rejects if the worker cannot commit an empty transaction. */
-  ping(): Promise<void> {
-    return this.invoke('ping');
   }
 
   /** Waits for the calls made before, rejects further ones, closes the file and ends the thread. */
@@ -318,14 +286,15 @@ export class WorkerClient {
     while (this.#canSend) {
       const batch = this.#waiting.shift();
       if (batch === undefined) return;
-      batch.send();
-      const { calls, bodies } = batch;
-      // Every call of the batch threw in `write`.
-      if (calls.length === 0) continue;
+      // Every call of the batch threw in `write`, or expired.
+      if (batch.calls.length === 0) continue;
+      batch.isSent = true;
       this.#inFlight.push(batch);
+      const { bodies } = batch;
       this.#inFlightBytes += bodies.byteLength;
       const transfer: ArrayBuffer[] = [];
       const packed = bodies.pack(false, transfer);
+      const calls = batch.calls.map(({ request }) => request);
       const now = this.#time.now();
       this.#worker?.postMessage({ kind: 'batch', now, calls, bodies: packed } satisfies ToWorker, transfer);
     }
@@ -356,7 +325,7 @@ export class WorkerClient {
   /** @param replies to the first batches in `#inFlight` */
   #settle(replies: readonly Reply[]): void {
     try {
-      for (const [i, reply] of replies.entries()) settle(this.#inFlight[i]?.pending ?? [], reply);
+      for (const [i, reply] of replies.entries()) settle(this.#inFlight[i]?.calls ?? [], reply);
     } catch (error) {
       this.#fail(`a reply cannot be read: ${error}`, MAX_IN_FLIGHT);
     }
@@ -371,8 +340,8 @@ export class WorkerClient {
     const error = this.#unavailable(`failed: ${reason}`);
     this.#downError = error;
     const unknown = new QuaysideError('outcome-unknown', error.message);
-    for (const [index, { pending }] of this.#inFlight.splice(0).entries()) {
-      for (const call of pending) call.reject(index < uncertain && call.isChange ? unknown : error);
+    for (const [index, { calls }] of this.#inFlight.splice(0).entries()) {
+      for (const call of calls) call.reject(index < uncertain && call.isChange ? unknown : error);
     }
     this.#rejectWaiting(error);
     this.#endBackup()?.reject(error);
@@ -380,7 +349,7 @@ export class WorkerClient {
   }
 
   #rejectWaiting(error: QuaysideError): void {
-    for (const { pending } of this.#waiting.splice(0)) for (const call of pending) call.reject(error);
+    for (const { calls } of this.#waiting.splice(0)) for (const call of calls) call.reject(error);
   }
 
   #unavailable(problem: string): QuaysideError {
@@ -390,12 +359,11 @@ export class WorkerClient {
 
 function ignore(): void {}
 
-function settle(pending: readonly WorkerCall[], { places, results, rejections, bodies }: Reply): void {
-  const count = places?.length ?? pending.length;
-  for (let at = 0; at < count; at++) {
-    const place = places?.[at] ?? at;
+function settle(calls: readonly WorkerCall[], { results, rejections, bodies }: Reply): void {
+  for (const [place, call] of calls.entries()) {
     const rejection = rejections?.get(place);
-    if (rejection === undefined) pending[place]?.reply(results[at], bodies);
-    else pending[place]?.reject(new QuaysideError(rejection.code, rejection.message));
+    if (results[place] === undefined) continue;
+    if (rejection === undefined) call.reply(results[place], bodies);
+    else call.reject(new QuaysideError(rejection.code, rejection.message));
   }
 }

@@ -4,7 +4,7 @@
 // batches; `protocol.ts` defines the operations and the messages between the threads; `settings.ts` checks the
 // configuration; `steady-time.ts` is the clock of both threads. `restore.ts` replaces files of engines that do not run.
 // Worker, in `worker/`: `main.ts` is the entry point; `serve.ts` receives messages; `batch.ts` lists the operations,
-// runs all waiting batches in one transaction, and isolates calls that fail; `alike.ts` merges small calls. Each
+// runs all waiting batches in one transaction, isolates calls that fail, and merges small calls. Each
 // operation is in the file of its subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts` (with dead
 // letters, copies and damaged elements), `purge.ts`, `sweep.ts`. Tables and their state in memory: `store.ts`
 // (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies), `rows.ts` (deliveries, elements, leases),
@@ -57,10 +57,10 @@ class SqliteEngine implements Engine {
   constructor(options: EngineOptions) {
     const { clock, log } = options;
     this.url = options.url;
-    const { settings, deadlineClock, startThread } = readSettings(options);
+    const { settings, thread } = readSettings(options);
     const { file, minFreeBytes } = settings;
     const time = new SteadyTime(clock);
-    this.#client = new WorkerClient(deadlineClock, startThread, time, log, {
+    this.#client = new WorkerClient(thread, time, log, {
       ...settings,
       policies: options.namespaces,
       dedupWindowMs: options.dedupWindowMs,
@@ -87,7 +87,7 @@ class SqliteEngine implements Engine {
   }
 
   ping(): Promise<void> {
-    return this.#client.ping();
+    return this.#client.invoke('ping');
   }
 
   async #stop(): Promise<void> {

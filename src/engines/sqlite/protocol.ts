@@ -1,7 +1,14 @@
 import type { StoredDefinition } from '../../engine/definitions.ts';
 import type { Counters } from '../../engine/stats.ts';
-import type { PurgeStep, QueueCounts, SettleAction, SettleOutcome, Usage } from '../../engine/storage.ts';
-import { type DeliveryState, type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
+import type {
+  PurgeStep,
+  QueueCounts,
+  ScannedDelivery,
+  SettleAction,
+  SettleOutcome,
+  Usage,
+} from '../../engine/storage.ts';
+import { type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
 import type { ErrorCode } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 
@@ -50,7 +57,6 @@ export interface Operations {
     group: string,
     count: number,
     leaseMs: number | null,
-    owner: number,
     /** Holders of the reservations: one string for all, or one for each. */
     holders: string | readonly string[],
     maxBytes: number | null,
@@ -164,45 +170,35 @@ export type TakenFields = [
   id: string,
   tries: number,
   dueAt: number,
+  expiresAt: number | null,
+  reason: string | null,
   type: string | null,
   more: string | null,
   ...BodyFields,
   token: string | null,
 ];
-export const TAKEN_FIELDS: TakenFields['length'] = 8;
-/**
- * `lost`: index, expiry and reason of popped deliveries that have an expiry or a reason. They are needed only if the
- * take is undone.
- */
+export const TAKEN_FIELDS: TakenFields['length'] = 10;
 export type Taken = [
   nextDueAt: number | null,
   until: number | null,
-  lost: Fields | null,
   deliveries: Fields,
   isCut: boolean,
   isLeft: boolean,
 ];
 
-export type ScannedFields = [
-  id: string,
-  state: DeliveryState,
-  tries: number,
-  dueAt: number,
-  leaseUntil: number | null,
-  insertedAt: number,
-  expiresAt: number | null,
-  reason: string | null,
-  type: string | null,
-  more: string | null,
-  offset: number | null,
-  bytes: number,
-  /** The id of the delivery, if it differs from that of its element. */
-  own: string | null,
-  reservedAt: number | null,
-  holder: string | null,
-];
-export const SCANNED_FIELDS: ScannedFields['length'] = 15;
-export type Scanned = [next: string | null, deliveries: Fields];
+/** A delivery that a scan returns; `more` as in {@link ElementFields}, `holder` as in `holderStrings`. */
+type ScannedFields = Omit<
+  ScannedDelivery,
+  'group' | 'contentEncoding' | 'headers' | 'body' | 'lease' | 'holder'
+> & {
+  readonly more: string | null;
+  /** Of the body, see {@link bodyAt}; null: it was not read. */
+  readonly offset: number | null;
+  readonly leaseUntil: number | null;
+  readonly reservedAt: number | null;
+  readonly holder: string | null;
+};
+export type Scanned = [next: string | null, deliveries: ScannedFields[]];
 
 /** Bits: the settlement may need disk space; it is acknowledged only after an fsync. */
 export const SETTLE_NEEDS = { space: 1, sync: 2 } as const;
@@ -215,8 +211,8 @@ export type SettleFields = [
   /** 1 if the delivery must be waiting, 0 if it must be reserved. */
   isWaiting: number,
   token: string | null,
-  /** The `ownerNumber` of the user; 0: not checked. */
-  owner: number,
+  /** The user; null: not checked. */
+  owner: string | null,
   kind: SettleAction['kind'],
 ];
 export const SETTLE_FIELDS: SettleFields['length'] = 7;
@@ -268,9 +264,7 @@ export type CallOf<O extends Operation> = readonly [operation: O, ...args: Param
 
 /** Results of calls of one batch, with their bodies. */
 export interface Reply {
-  /** Indexes of the calls, ascending, if another message has the results of the others; null: all calls. */
-  readonly places: readonly number[] | null;
-  /** The results of these calls, in their order. */
+  /** The result of each call; undefined: another message has it. */
   readonly results: readonly unknown[];
   /** Rejected calls, by the index of the call in its batch. */
   readonly rejections: ReadonlyMap<number, Rejection> | null;

@@ -15,8 +15,6 @@ export interface Settings {
   readonly durability: 'full' | 'normal';
   /** Size of SQLite's page cache. */
   readonly cacheBytes: number;
-  /** Whether the whole file is checked at start; `auto`: only if it is small. */
-  readonly check: 'auto' | 'always' | 'never';
   /** What to do at start if the write-ahead log is damaged before its end. */
   readonly damagedLog: 'refuse' | 'drop';
   /** Size of the file that reserves space next to the database for the case of a full disk; 0: none. */
@@ -61,16 +59,15 @@ export class TestThread {
   }
 }
 
-/** The settings, and how to start the thread. */
-interface StoreSetup {
-  readonly settings: Settings;
-  /** The clock of deadlines: the system's, because calls wait for a real thread and disk. */
-  readonly deadlineClock: Clock;
-  readonly startThread: StartThread;
-}
+/** How the thread is started, and the clock of deadlines. */
+export type ThreadSetup = Pick<TestThread, 'start' | 'clock'>;
 
-const startWorker: StartThread = (workerData) =>
-  new Worker(workerEntry('./worker/main.ts', import.meta.url), { workerData, name: 'quayside-sqlite' });
+/** Deadlines are by the system's clock, because calls wait for a real thread and disk. */
+const WORKER_THREAD: ThreadSetup = {
+  start: (workerData) =>
+    new Worker(workerEntry('./worker/main.ts', import.meta.url), { workerData, name: 'quayside-sqlite' }),
+  clock: systemClock,
+};
 
 export const MEMORY = ':memory:';
 
@@ -78,7 +75,6 @@ const MIB = 1024 * 1024;
 
 const SETTING_NAMES = [
   'durability',
-  'check',
   'damagedLog',
   'cacheBytes',
   'ballastBytes',
@@ -87,21 +83,18 @@ const SETTING_NAMES = [
 ] as const;
 
 /** @throws Error naming the setting, for the composition root to report */
-export function readSettings(options: EngineOptions): StoreSetup {
+export function readSettings(options: EngineOptions): { settings: Settings; thread: ThreadSetup } {
   const given = new EngineSettings(options.url, SETTING_NAMES, options.settings);
   const testThread = given.value('testThread');
-  const { start, clock } =
-    testThread instanceof TestThread ? testThread : { start: startWorker, clock: systemClock };
   const settings: Settings = {
     file: fileOf(options),
     durability: given.oneOf('durability', ['full', 'normal']) ?? 'full',
-    check: given.oneOf('check', ['auto', 'always', 'never']) ?? 'auto',
     damagedLog: given.oneOf('damagedLog', ['refuse', 'drop']) ?? 'refuse',
     cacheBytes: given.integer('cacheBytes', MIB) ?? 16 * MIB,
     ballastBytes: given.integer('ballastBytes') ?? 16 * MIB,
     minFreeBytes: given.integer('minFreeBytes') ?? 64 * MIB,
   };
-  return { settings, deadlineClock: clock, startThread: start };
+  return { settings, thread: testThread instanceof TestThread ? testThread : WORKER_THREAD };
 }
 
 /** The file of an engine URL: an absolute path, or `:memory:`. @throws Error if the URL names none */

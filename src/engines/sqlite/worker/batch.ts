@@ -6,27 +6,24 @@ import {
   BodyWriter,
   type Call,
   type CallOf,
+  ELEMENT_FIELDS,
+  type Fields,
   type Operation,
-  type Operations,
+  type QueueName,
   READS,
   type Rejection,
+  SETTLE_FIELDS,
   SETTLE_NEEDS,
 } from '../protocol.ts';
-import { endOfAlike, runAlike } from './alike.ts';
-import { isFatal, isFull, isUnreadable, rejectionOf, StoreLost } from './errors.ts';
-import { insert } from './insert.ts';
+import { isFatal, isFull, rejectionOf, StoreLost } from './errors.ts';
+import { elementAt, insert, insertAll } from './insert.ts';
 import { purge } from './purge.ts';
 import { deliveriesIn } from './queues.ts';
-import { endLeases, settle } from './settle.ts';
-import type { Store } from './store.ts';
+import { endLeases, isCommit, settle } from './settle.ts';
+import type { Run, Store } from './store.ts';
+import { sweep } from './sweep.ts';
 import { scan, take, undoTake } from './take.ts';
 
-type Run<O extends Operation> = (
-  store: Store,
-  ...args: Parameters<Operations[O]>
-) => ReturnType<Operations[O]>;
-
-/** The implementation of each operation, within the transaction of the batch. */
 const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   declare: ({ queues, now }, names, options) => queues.declare(names, options, now),
   queues: ({ queues }, ns) =>
@@ -36,8 +33,8 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
       .sort(),
   insert,
   take,
-  settle: (store, ...args) => {
-    const results = settle(store, ...args);
+  settle: (store, _needs, items, details) => {
+    const results = settle(store, items, details);
     const [outcome, until] = results;
     return results.length === 2 && until === null ? (outcome as SettleOutcome) : results;
   },
@@ -46,11 +43,11 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   purge,
   drop: ({ queues }, name) => queues.drop(queues.find(name)),
   counts: ({ counter, now }, name, group) => counter.counts(name, group, now),
-  usage: (store, ns) => {
-    const elements = store.queues.inNamespace(ns).reduce((sum, queue) => sum + deliveriesIn(queue), 0);
-    return { elements, bytes: store.bytesInUse() };
-  },
-  sweep: (store) => store.sweeper.sweep(store),
+  usage: (store, ns) => ({
+    elements: store.queues.inNamespace(ns).reduce((sum, queue) => sum + deliveriesIn(queue), 0),
+    bytes: store.bytesInUse(),
+  }),
+  sweep,
   definitionGet: ({ records }, kind, key) => records.definition(kind, key),
   definitionList: ({ records }, kind) => records.definitions(kind),
   definitionPut: ({ records, ids }, kind, key, value, expected) => {
@@ -116,28 +113,24 @@ export function runBatches(
   } catch (error) {
     if (isFatal(error)) throw error;
     if (isFull(error)) store.space?.releaseBallast();
-    if (isUnreadable(error)) {
-      inTransaction(store, true, () => store.rows.makeReadable());
-      store.sync();
-    }
     for (const [index, { result }] of parts.entries()) result.bodies.truncate(marks[index]);
-    const [part] = parts;
-    const halves = halvesOf(parts);
-    for (const half of halves) runBatches(store, half);
-    if (halves.length > 0 || part === undefined) return;
-    if (!isRepeated) runBatches(store, parts, undefined, true);
-    else reject(part.result, part.from, rejectionOf(error, takesSpace(part.batch.calls[part.from])));
+    const calls = parts.flatMap(callsOf);
+    const [call] = calls;
+    if (call === undefined) return;
+    if (calls.length > 1) {
+      const middle = calls.length >> 1;
+      runBatches(store, calls.slice(0, middle));
+      runBatches(store, calls.slice(middle));
+    } else if (!isRepeated) runBatches(store, calls, undefined, true);
+    else reject(call.result, call.from, rejectionOf(error, takesSpace(call.batch.calls[call.from])));
   }
 }
 
-/** The two halves of the calls; empty if there is only one call. */
-function halvesOf(parts: readonly Part[]): (readonly Part[])[] {
-  const [part] = parts;
-  if (part === undefined) return [];
-  const middle = parts.length >> 1;
-  if (middle > 0) return [parts.slice(0, middle), parts.slice(middle)];
-  const at = (part.from + part.to) >> 1;
-  return at === part.from ? [] : [[{ ...part, to: at }], [{ ...part, from: at }]];
+/** The calls of a part, each as a part of its own. */
+function callsOf(part: Part): Part[] {
+  const calls: Part[] = [];
+  for (let from = part.from; from < part.to; from++) calls.push({ ...part, from, to: from + 1 });
+  return calls;
 }
 
 /**
@@ -167,7 +160,7 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
     const [operation, ...args] = call;
     const run = OPERATIONS[operation] as (store: Store, ...args: unknown[]) => unknown;
     try {
-      result.results[index] = run(store, ...args);
+      result.results[index] = run(store, ...args) ?? null;
     } catch (error) {
       // The operation has stored nothing (but may have evicted empty groups), so only its own call is rejected.
       if (!(error instanceof QuaysideError)) throw error;
@@ -201,34 +194,30 @@ function needsFsync(call: Call): boolean {
   return !READS.has(call[0]);
 }
 
-/** Indexes of the calls of a batch: those that are replied to before the transaction is synced, and the others. */
-interface PlacesBySync {
-  readonly early: number[];
-  readonly late: number[];
-}
-
 /**
- * The calls of each batch that may be replied to before the transaction is synced, because they need no fsync. Null if
- * there are none, or if one of them might deliver an element that another call of the transaction inserts, and that a
- * power loss may still undo.
+ * For each call of each batch, whether it may be replied to before the transaction is synced, because it needs no
+ * fsync. Null if none may, or if one of them might deliver an element that another call of the transaction inserts, and
+ * that a power loss may still undo.
  */
-export function placesBySync(store: Store, batches: readonly Batch[]): PlacesBySync[] | null {
-  const places: PlacesBySync[] = [];
+export function earlyCalls(store: Store, batches: readonly Batch[]): boolean[][] | null {
+  let isAnyEarly = false;
+  const early: boolean[][] = [];
   for (const { now, calls } of batches) {
     // Expired leases may create dead letters.
     if (store.rows.mayLeaseHaveEnded(now)) return null;
-    const [early, late]: [number[], number[]] = [[], []];
-    for (const [place, call] of calls.entries()) {
+    const ofBatch: boolean[] = [];
+    for (const call of calls) {
       const isSynced = needsFsync(call);
       if (isSynced && (!isOf(call, 'settle') || takesSpace(call))) return null;
       // Both messages would need bodies, but they can be transferred only once.
       if (isOf(call, 'scan')) return null;
       const isEarly = !isSynced && (isOf(call, 'take') || isOf(call, 'settle'));
-      (isEarly ? early : late).push(place);
+      ofBatch.push(isEarly);
+      isAnyEarly ||= isEarly;
     }
-    places.push({ early, late });
+    early.push(ofBatch);
   }
-  return places.some(({ early }) => early.length > 0) ? places : null;
+  return isAnyEarly ? early : null;
 }
 
 function isOf<O extends Operation>(call: Call, operation: O): call is CallOf<O> {
@@ -258,4 +247,61 @@ function inTransaction(store: Store, isSyncNeeded: boolean, run: () => void): vo
     }
     throw error;
   }
+}
+
+// Most clients insert or commit one element per call. Consecutive calls of a batch that do so in the same queue share
+// their statements, as the elements of one call do. In batches of 64 inserts this saves a fifth of the processor time
+// of both threads; commits of one take are finished as a range, see `finishRange`.
+
+/**
+ * Returns the end of the run of calls that, like the one at `from`, each insert one plain element into the same queue,
+ * or each commit one reservation of it.
+ */
+function endOfAlike(calls: readonly Call[], from: number, to: number): number {
+  const first = calls[from];
+  const queueOf = first?.[0] === 'insert' ? queueOfInsert : queueOfCommit;
+  const queue = queueOf(first);
+  let end = from + 1;
+  while (queue !== null && end < to && queueOf(calls[end]) === queue) end += 1;
+  return end;
+}
+
+/** Runs calls that {@link endOfAlike} found. Returns the result of each. */
+function runAlike(store: Store, calls: readonly Call[]): unknown[] {
+  return calls[0]?.[0] === 'insert'
+    ? insertEach(store, calls as CallOf<'insert'>[])
+    : commitEach(store, calls as CallOf<'settle'>[]);
+}
+
+function insertEach(store: Store, calls: readonly CallOf<'insert'>[]): string[] {
+  const { ids, queues, received, now } = store;
+  const elements = calls.map(([, , element]) => elementAt(element, 0, received));
+  return insertAll(store, queues.use(calls[0]?.[1] ?? '', now), elements).map((seq) => ids.format(seq));
+}
+
+function commitEach(store: Store, calls: readonly CallOf<'settle'>[]): SettleOutcome[] {
+  const items: Fields = [];
+  for (const [, , item] of calls) {
+    const at = items.push(...item) - SETTLE_FIELDS;
+    // Each item after the first is of the same queue.
+    if (at > 0) items[at] = null;
+  }
+  const results = settle(store, items, null);
+  return calls.map((_, index) => results[2 * index] as SettleOutcome);
+}
+
+/** The queue of a call that inserts one element without rare fields and groups; null for any other call. */
+function queueOfInsert(call: Call | undefined): QueueName | null {
+  if (call?.[0] !== 'insert') return null;
+  const [, queue, fields, request] = call as CallOf<'insert'>;
+  const isPlain = fields.length === ELEMENT_FIELDS && fields[6] === '' && fields[7] === null;
+  return request === null && isPlain ? queue : null;
+}
+
+/** The queue of a call that commits one reservation by its token; null for any other call. */
+function queueOfCommit(call: Call | undefined): QueueName | null {
+  if (call?.[0] !== 'settle') return null;
+  const [, , items, details] = call as CallOf<'settle'>;
+  const isOne = items.length === SETTLE_FIELDS && details === null;
+  return isOne && isCommit(items, 0) && items[4] !== null ? (items[0] as QueueName) : null;
 }

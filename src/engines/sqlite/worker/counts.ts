@@ -9,7 +9,7 @@ import {
   type Subscription,
   type WorkerQueue,
 } from './queues.ts';
-import { BOUND, momentOf, prepareAll, type Statements } from './schema.ts';
+import { BOUND, prepareAll, type Statements } from './schema.ts';
 
 /**
  * Elements of several groups that one count reads, at most: 70 ms. There may be millions after a start, and as many may
@@ -27,10 +27,10 @@ const STATES = `SELECT sum(d.lease_until IS NULL AND d.due_at <= :now) AS ready,
        sum(d.lease_until IS NULL AND d.due_at > :now) AS scheduled, sum(d.lease_until IS NOT NULL) AS reserved`;
 
 const SQL = {
-  due: `SELECT count(*) AS n ${WAITING} AND d.due_at > ? AND d.due_at <= ?`,
-  reserved: 'SELECT count(*) AS n FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NOT NULL',
-  firstDue: `SELECT d.due_at AS at ${WAITING} ORDER BY d.due_at LIMIT 1`,
-  firstDueAfter: `SELECT d.due_at AS at ${WAITING} AND d.due_at > ? ORDER BY d.due_at LIMIT 1`,
+  due: `SELECT count(*) ${WAITING} AND d.due_at > ? AND d.due_at <= ?`,
+  reserved: 'SELECT count(*) FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NOT NULL',
+  firstDue: `SELECT d.due_at ${WAITING} ORDER BY d.due_at LIMIT 1`,
+  firstDueAfter: `SELECT d.due_at ${WAITING} AND d.due_at > ? ORDER BY d.due_at LIMIT 1`,
   sharedStates: `${STATES}, e.seq FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.element = e.seq
        WHERE e.queue = :queue AND e.groups > 1 AND e.seq > :after GROUP BY e.seq ORDER BY e.seq`,
   statesOf: `${STATES} FROM element e CROSS JOIN delivery d ON d.element = e.seq
@@ -107,7 +107,7 @@ export class QueueCounter {
     const isClockBehind = now < countedAt;
     if (isClockBehind || scheduledFrom <= now) {
       const [from, to] = isClockBehind ? [now, countedAt] : [countedAt, now];
-      const due = Number(this.#sql.due.get(id, from, to)?.n);
+      const due = Number(this.#sql.due.value(id, from, to));
       subscription.ready += isClockBehind ? -due : due;
       subscription.scheduled -= isClockBehind ? -due : due;
       this.#updateScheduledFrom(subscription, now);
@@ -118,7 +118,7 @@ export class QueueCounter {
 
   /** The earliest maturity of waiting deliveries, due or not; null if there are none. */
   firstDueAt({ id }: Subscription): number | null {
-    return momentOf(this.#sql.firstDue.get(id));
+    return this.#sql.firstDue.value(id);
   }
 
   /** Counts the rows of the table, which is slow: for when the counts in memory may no longer match it. */
@@ -127,9 +127,9 @@ export class QueueCounter {
     const { id, queue } = subscription;
     queue.shared = null;
     subscription.countedAt = now;
-    subscription.ready = Number(this.#sql.due.get(id, Number.MIN_SAFE_INTEGER, now)?.n);
-    subscription.scheduled = Number(this.#sql.due.get(id, now, Number.MAX_SAFE_INTEGER)?.n);
-    subscription.reserved = Number(this.#sql.reserved.get(id)?.n);
+    subscription.ready = Number(this.#sql.due.value(id, Number.MIN_SAFE_INTEGER, now));
+    subscription.scheduled = Number(this.#sql.due.value(id, now, Number.MAX_SAFE_INTEGER));
+    subscription.reserved = Number(this.#sql.reserved.value(id));
     this.#updateScheduledFrom(subscription, now);
   }
 
@@ -156,8 +156,8 @@ export class QueueCounter {
   }
 
   #updateScheduledFrom(subscription: Subscription, now: number): void {
-    const next =
-      subscription.scheduled === 0 ? null : momentOf(this.#sql.firstDueAfter.get(subscription.id, now));
+    const { id, scheduled } = subscription;
+    const next = scheduled === 0 ? null : this.#sql.firstDueAfter.value<number>(id, now);
     subscription.scheduledFrom = next ?? Number.POSITIVE_INFINITY;
   }
 
@@ -189,9 +189,10 @@ export class QueueCounter {
     const after = shared?.readTo ?? Number.MIN_SAFE_INTEGER;
     let left = maxReads;
     if (after === Number.POSITIVE_INFINITY || left <= 0) return after;
-    for (const row of this.#sql.sharedStates.iterate({ now, queue: id, after })) {
-      left -= addExcess(excess, row as unknown as StateCounts, 1);
-      if (left <= 0) return Number(row.seq);
+    type Row = StateCounts & { readonly seq: number };
+    for (const row of this.#sql.sharedStates.iterate<Row>({ now, queue: id, after })) {
+      left -= addExcess(excess, row, 1);
+      if (left <= 0) return row.seq;
     }
     return Number.POSITIVE_INFINITY;
   }
@@ -207,11 +208,11 @@ export class QueueCounter {
     for (const subscription of queue.subscriptions.values()) {
       if (left <= 0) break;
       const most = Math.ceil(left * DELIVERIES_PER_READ);
-      const due = this.#sql.becameDue.all(subscription.id, shared.countedAt, now, most);
+      const due = this.#sql.becameDue.arrays<[number | null]>(subscription.id, shared.countedAt, now, most);
       left -= due.length / DELIVERIES_PER_READ;
-      for (const { element } of due) {
+      for (const [element] of due) {
         if (left <= 0) break;
-        left -= this.beforeChange(subscription, element as number | null);
+        left -= this.beforeChange(subscription, element);
       }
     }
     if (left <= 0) queue.shared = null;
@@ -232,8 +233,8 @@ export class QueueCounter {
     return read;
   }
 
-  #statesOf(element: number, now: number): StateCounts | undefined {
-    return this.#sql.statesOf.get({ now, element }) as unknown as StateCounts | undefined;
+  #statesOf(element: number, now: number): StateCounts | null {
+    return this.#sql.statesOf.get({ now, element });
   }
 }
 
@@ -241,8 +242,8 @@ export class QueueCounter {
  * Adds or subtracts the difference between the deliveries of an element and the element itself. Returns how much of
  * {@link ELEMENTS_PER_COUNT} reading them used.
  */
-function addExcess(excess: StateCounts, states: StateCounts | undefined, sign: 1 | -1): number {
-  if (states === undefined) return 1;
+function addExcess(excess: StateCounts, states: StateCounts | null, sign: 1 | -1): number {
+  if (states === null) return 1;
   for (const state of DELIVERY_STATES) excess[state] += sign * states[state];
   excess[states.ready > 0 ? 'ready' : states.scheduled > 0 ? 'scheduled' : 'reserved'] -= sign;
   return Math.max(1, (states.ready + states.scheduled + states.reserved) / DELIVERIES_PER_READ);

@@ -45,11 +45,6 @@ export function isFull(error: unknown): boolean {
   return sqliteCode(error) === SQLITE_FULL;
 }
 
-/** Node throws this error for an integer of more than 53 bits. The engine never stores one: a fault of the disk did. */
-export function isUnreadable(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && error.code === 'ERR_OUT_OF_RANGE';
-}
-
 export function isBusy(error: unknown): boolean {
   return sqliteCode(error) === SQLITE_BUSY;
 }

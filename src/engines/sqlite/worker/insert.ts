@@ -5,7 +5,6 @@ import {
   ELEMENT_FIELDS,
   type ElementFields,
   type Fields,
-  type Inserted,
   type PackedBodies,
   type QueueName,
   type RareFields,
@@ -15,7 +14,7 @@ import {
 } from '../protocol.ts';
 import type { WorkerQueue } from './queues.ts';
 import type { NewRow } from './rows.ts';
-import type { Store } from './store.ts';
+import type { Run, Store } from './store.ts';
 
 /** A new element to store. */
 export interface Incoming extends NewRow {
@@ -27,12 +26,7 @@ export interface Incoming extends NewRow {
 }
 
 /** Inserts the elements of a call. See {@link Operations} for the result. @throws QuaysideError `too-many-groups` */
-export function insert(
-  store: Store,
-  name: QueueName,
-  fields: Fields,
-  request: readonly [key: string, fingerprint: string] | null,
-): Inserted | string {
+export const insert: Run<'insert'> = (store, name, fields, request) => {
   const { ids, queues, records, received, now } = store;
   const elements = elementsOf(fields, received);
   const repeat = request === null ? null : repeatOf(store, name, elements, request);
@@ -55,7 +49,7 @@ export function insert(
   }
   const areConsecutive = repeats === null && numbers.at(-1) === first + numbers.length - 1;
   return areConsecutive ? ids.format(first) : [repeats, numbers.map((seq) => ids.format(seq))];
-}
+};
 
 /** Stores elements in their order, plain ones with shared statements. Returns their numbers. */
 export function insertAll(
@@ -171,7 +165,7 @@ export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Inc
 
 /** Stores one element, or finds the one that was stored with its idempotency key. Returns its number. */
 function insertOne(
-  { ids, queues, rows, records, sweeper, now }: Store,
+  { ids, queues, rows, records, now }: Store,
   queue: WorkerQueue,
   element: Incoming,
   onRepeat: () => void,
@@ -192,7 +186,7 @@ function insertOne(
     for (const group of groups) {
       rows.addShared(queues.subscription(queue, group), ids.next(), seq, element, now);
     }
-    sweeper.noteAdded(queue, now);
+    queues.noteWaiting(queue, now);
   }
   if (key !== null) records.remember(queue, key, { seq, fingerprint }, now);
   return seq;

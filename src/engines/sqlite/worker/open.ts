@@ -8,7 +8,7 @@ import { damageError, isBusy, OpenError, openError } from './errors.ts';
 import { findLogDamage, holdsCommits } from './log-check.ts';
 import { createSchema, hasSchema } from './schema.ts';
 
-type OpenSettings = Pick<Settings, 'file' | 'durability' | 'cacheBytes' | 'check' | 'damagedLog'>;
+type OpenSettings = Pick<Settings, 'file' | 'durability' | 'cacheBytes' | 'damagedLog'>;
 
 /** Older versions can corrupt the file while two connections are open (WAL-reset bug of 3.7.0 to 3.51.2). */
 const MIN_SQLITE_VERSION = '3.51.3';
@@ -33,7 +33,7 @@ export function checkSqliteVersion(version: string): void {
  * @throws OpenError
  */
 export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
-  const { file, cacheBytes, check } = options;
+  const { file, cacheBytes } = options;
   checkSqliteVersion(process.versions.sqlite ?? '0');
   try {
     if (file !== MEMORY) {
@@ -53,7 +53,7 @@ export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
         PRAGMA cache_size = ${-Math.floor(cacheBytes / 1024)};
         PRAGMA temp_store = MEMORY;
         PRAGMA foreign_keys = OFF;`);
-      if (file !== MEMORY) checkFile(db, file, check);
+      if (file !== MEMORY) checkFile(db, file);
       const isNew = !hasSchema(db);
       // Not before the file of another program has been rejected: the mode is stored in the file.
       db.exec('PRAGMA journal_mode = WAL');
@@ -201,26 +201,24 @@ const SMALL_TABLES = ['meta', 'definition', 'queue', 'subscription', 'stats', 'd
  * reads it, and elements and deliveries have checksums.
  * @throws the error that SQLite throws for a damaged file
  */
-function checkFile(db: DatabaseSync, file: string, check: Settings['check']): void {
+function checkFile(db: DatabaseSync, file: string): void {
   // Checkpoints, so that the file has the length that its header specifies.
   db.exec('PRAGMA wal_checkpoint(PASSIVE)');
   const bytes = existsSync(file) ? statSync(file).size : 0;
   const missing = bytesOf(db) - bytes;
   if (missing > 0) throw damageError(`${missing} bytes are missing at its end`);
-  if (check === 'never') return;
-  if (check === 'always' || bytes <= CHECKED_BYTES) checkIntegrity(db, '1');
-  else checkPart(db);
+  if (bytes <= CHECKED_BYTES) {
+    checkIntegrity(db, '1');
+    return;
+  }
+  for (const table of SMALL_TABLES) checkIntegrity(db, table);
+  checkDeliveries(db, systemClock.monotonic() + CHECK_MS);
 }
 
 /** The size of a database file, by its header. */
 export function bytesOf(db: DatabaseSync): number {
   const pages = Number(db.prepare('PRAGMA page_count').get()?.page_count);
   return pages * Number(db.prepare('PRAGMA page_size').get()?.page_size);
-}
-
-function checkPart(db: DatabaseSync): void {
-  for (const table of SMALL_TABLES) checkIntegrity(db, table);
-  checkDeliveries(db, systemClock.monotonic() + CHECK_MS);
 }
 
 /**

@@ -1,8 +1,7 @@
-import type { PurgeStep } from '../../../engine/storage.ts';
+import { scanStarts } from '../../../engine/scan-cursor.ts';
 import { DELIVERY_STATES } from '../../../model/element.ts';
-import type { QueueName } from '../protocol.ts';
 import { deliveriesOf } from './queues.ts';
-import type { Store } from './store.ts';
+import type { Run } from './store.ts';
 
 /** Deliveries that one step of a purge removes, at most: 10 ms. */
 const MAX_PURGED_PER_STEP = 2000;
@@ -15,16 +14,16 @@ const PURGED_PER_PAGE_CHECK = 128;
  * Removes deliveries of all groups in one bounded step. It is the last step if it finds fewer than it may remove.
  * @param requested states of the deliveries to remove; null: all
  */
-export function purge(store: Store, name: QueueName, requested: readonly string[] | null): PurgeStep {
+export const purge: Run<'purge'> = (store, name, requested) => {
   const { queues, rows, now } = store;
-  const states = DELIVERY_STATES.filter((state) => requested === null || requested.includes(state));
+  const starts = scanStarts(requested ?? DELIVERY_STATES, null, () => null);
   const maxFreePages = store.freePages() + MAX_PURGED_PAGES;
   let removed = 0;
   for (const subscription of queues.find(name)?.subscriptions.values() ?? []) {
     // A stream may have a thousand groups, of which earlier steps have emptied most.
     if (deliveriesOf(subscription) === 0) continue;
-    for (const state of states) {
-      const found = rows.inState(subscription, state, now, MAX_PURGED_PER_STEP - removed);
+    for (const start of starts) {
+      const found = rows.page(subscription, start, now, MAX_PURGED_PER_STEP - removed);
       for (let from = 0; from < found.length; from += PURGED_PER_PAGE_CHECK) {
         const chunk = found.slice(from, from + PURGED_PER_PAGE_CHECK);
         rows.remove(subscription, chunk);
@@ -36,4 +35,4 @@ export function purge(store: Store, name: QueueName, requested: readonly string[
     }
   }
   return { removed, isDone: true };
-}
+};

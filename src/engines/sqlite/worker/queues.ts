@@ -123,14 +123,12 @@ export class Queues {
     this.#subscriptions.clear();
     this.#changed.length = 0;
     const byId = new Map<number, WorkerQueue>();
-    for (const row of this.#sql.queues.all()) {
-      const { id, ns, name, usedAt, options } = row as unknown as QueueKey & WorkerQueue;
+    for (const { id, ns, name, usedAt, options } of this.#sql.queues.all<QueueKey & WorkerQueue>()) {
       byId.set(id, this.#put(id, { ns, name }, { options, usedAt, oldestAt: UNKNOWN }));
     }
-    for (const row of this.#sql.subscriptions.all()) {
-      const subscription = row as unknown as SubscriptionRow;
-      const queue = byId.get(subscription.queue);
-      if (queue !== undefined) this.#putSubscription(queue, subscription);
+    for (const row of this.#sql.subscriptions.all<SubscriptionRow>()) {
+      const queue = byId.get(row.queue);
+      if (queue !== undefined) this.#putSubscription(queue, row);
     }
   }
 
@@ -157,6 +155,20 @@ export class Queues {
     this.#sql.noteUse.run(now, queue.id);
   }
 
+  /** Notes that the queue has a waiting element that was inserted at `insertedAt`. */
+  noteWaiting(queue: WorkerQueue, insertedAt: number): void {
+    if (queue.policy.retentionMs !== null) queue.oldestAt = Math.min(queue.oldestAt, insertedAt);
+  }
+
+  /** When the next element exceeds its retention, if `oldestAt` of all queues is exact; null if none will. */
+  nextRetentionEnd(): number | null {
+    let next = Number.POSITIVE_INFINITY;
+    for (const { oldestAt, policy } of this.all()) {
+      if (policy.retentionMs !== null) next = Math.min(next, oldestAt + policy.retentionMs);
+    }
+    return Number.isFinite(next) ? next : null;
+  }
+
   /** @param options JSON; the string 'null' removes stored options, null leaves them unchanged */
   declare(names: readonly QueueName[], options: string | null, now: number): void {
     for (const name of names) {
@@ -175,7 +187,7 @@ export class Queues {
   subscription(queue: WorkerQueue, group: GroupName): Subscription {
     const known = queue.subscriptions.get(group);
     if (known !== undefined) return known;
-    const id = Number(this.#sql.addSubscription.get(queue.id, group)?.id);
+    const id = Number(this.#sql.addSubscription.value(queue.id, group));
     return this.#putSubscription(queue, { id, group, countedAt: 0, ready: 0, scheduled: 0, reserved: 0 });
   }
 
@@ -200,7 +212,7 @@ export class Queues {
 
   /** Whether the table `damaged` has elements of the queue. */
   hasDamaged(queue: WorkerQueue): boolean {
-    return this.#sql.hasDamaged.get(queue.id) !== undefined;
+    return this.#sql.hasDamaged.value(queue.id) !== null;
   }
 
   /**
@@ -280,7 +292,7 @@ export class Queues {
   }
 
   #create(key: QueueKey): WorkerQueue {
-    const id = Number(this.#sql.addQueue.get(key.ns, key.name)?.id);
+    const id = Number(this.#sql.addQueue.value(key.ns, key.name));
     return this.#put(id, key, { options: null, usedAt: 0, oldestAt: Number.POSITIVE_INFINITY });
   }
 

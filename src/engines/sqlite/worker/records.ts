@@ -23,6 +23,7 @@ const DEFINITIONS = 'SELECT key, value, CAST(version AS TEXT) FROM definition WH
 const SQL = {
   findKey: 'SELECT seq, fingerprint FROM dedup WHERE queue = ? AND key = ? AND seen_at > ?',
   putKey: 'INSERT OR REPLACE INTO dedup (queue, key, seq, seen_at, fingerprint) VALUES (?, ?, ?, ?, ?)',
+  hasKeys: 'SELECT 1 FROM dedup WHERE queue = ? LIMIT 1',
   forgetKeys:
     'DELETE FROM dedup WHERE (queue, key) IN (SELECT queue, key FROM dedup WHERE seen_at <= ? ORDER BY seen_at LIMIT ?)',
   definition: `${DEFINITIONS} AND key = ?`,
@@ -46,32 +47,32 @@ export class Records {
     this.#queues = queues;
     this.#windowMs = windowMs;
     this.#sql = prepareAll(db, SQL);
-    this.#sql.definition.setReturnArrays(true);
-    this.#sql.definitions.setReturnArrays(true);
   }
 
   /** The element that was stored with this idempotency key within the window; null if there is none. */
   seen(queue: WorkerQueue, key: string, now: number): Seen | null {
-    return (
-      (this.#sql.findKey.get(queue.id, key, now - this.#windowMs) as unknown as Seen | undefined) ?? null
-    );
+    return this.#sql.findKey.get(queue.id, key, now - this.#windowMs);
   }
 
   remember(queue: WorkerQueue, key: string, { seq, fingerprint }: Seen, now: number): void {
     this.#sql.putKey.run(queue.id, key, seq, now, fingerprint);
   }
 
+  hasKeys(queue: WorkerQueue): boolean {
+    return this.#sql.hasKeys.value(queue.id) !== null;
+  }
+
   /** Deletes up to `limit` idempotency keys that are past the window. Returns whether there may be more. */
   forgetKeys(now: number, limit: number): boolean {
-    return Number(this.#sql.forgetKeys.run(now - this.#windowMs, limit).changes) === limit;
+    return this.#sql.forgetKeys.run(now - this.#windowMs, limit) === limit;
   }
 
   definition(kind: string, key: string): StoredDefinition | null {
-    return (this.#sql.definition.get(kind, key) as unknown as StoredDefinition | undefined) ?? null;
+    return this.#sql.definition.arrays<StoredDefinition>(kind, key)[0] ?? null;
   }
 
   definitions(kind: string): StoredDefinition[] {
-    return this.#sql.definitions.all(kind) as unknown as StoredDefinition[];
+    return this.#sql.definitions.arrays(kind);
   }
 
   /**
@@ -88,7 +89,7 @@ export class Records {
   deleteDefinition(kind: string, key: string, expected: string): boolean | null {
     const stored = this.definition(kind, key)?.[2] ?? null;
     if (expected !== 'any' && stored !== expected) return null;
-    return this.#sql.deleteDefinition.run(kind, key).changes === 1;
+    return this.#sql.deleteDefinition.run(kind, key) === 1;
   }
 
   /** @param entries per entry: queue, group, one number per counter */
@@ -113,6 +114,6 @@ export class Records {
 
   stats(name: QueueName): StoredCounters[] {
     const queue = this.#queues.find(name);
-    return queue === null ? [] : (this.#sql.counts.all(queue.id) as unknown as StoredCounters[]);
+    return queue === null ? [] : this.#sql.counts.all(queue.id);
   }
 }

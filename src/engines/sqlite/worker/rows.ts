@@ -1,10 +1,10 @@
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { DatabaseSync } from 'node:sqlite';
 import type { ScanPlace } from '../../../engine/scan-cursor.ts';
 import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import { deliveryChecksum, elementChecksum } from './checksums.ts';
 import type { QueueCounter } from './counts.ts';
 import type { Queues, Subscription, WorkerQueue } from './queues.ts';
-import { BOUND, momentOf, prepareAll, prepareQueries, type Queries, type Statements } from './schema.ts';
+import { BOUND, prepareAll, Statement, type Statements } from './schema.ts';
 
 /** An element's content as stored: the content type, the rarer fields as JSON (see `toMore`), and the body. */
 interface StoredContent {
@@ -35,8 +35,8 @@ export interface DeliveryRow extends NewDelivery {
   readonly token: string | null;
   /** When its lease ends; null if it is waiting. */
   readonly leaseUntil: number | null;
-  /** The `ownerNumber` of the last reservation; 0 or null: no user. */
-  readonly owner: number | null;
+  /** Of the last reservation (see `holderStrings`). */
+  readonly holder: string | null;
 }
 
 /** An element's content, as read from a table. */
@@ -55,16 +55,14 @@ export type ScannedRow = Omit<WholeRow, 'body'> & {
   readonly bytes: number | null;
   /** When the last reservation was made; null if there was none. */
   readonly reservedAt: number | null;
-  readonly holder: string | null;
 };
 
 /** The fields of a delivery that a take needs. `body` is null if it is large. */
-export type ReadyRow = Omit<WholeRow, 'token' | 'owner' | 'insertedAt'>;
+export type ReadyRow = Omit<WholeRow, 'token' | 'holder' | 'insertedAt'>;
 
 /** Reservations made by one call. */
 interface Reservations {
   readonly until: number;
-  readonly owner: number;
   /** When they are made. */
   readonly at: number;
   /** The stored form of the tokens, see `tokens.ts`. */
@@ -74,12 +72,12 @@ interface Reservations {
 }
 
 const DELIVERY_COLUMNS =
-  'd.seq, d.element, d.subscription, d.due_at AS dueAt, d.tries, d.crc, d.expires_at AS expiresAt, d.reason, d.token, d.lease_until AS leaseUntil, d.owner';
+  'd.seq, d.element, d.subscription, d.due_at AS dueAt, d.tries, d.crc, d.expires_at AS expiresAt, d.reason, d.token, d.lease_until AS leaseUntil, d.holder';
 const CONTENT_COLUMNS =
   'ifnull(d.type, e.type) AS type, ifnull(d.more, e.more) AS more, ifnull(d.content_crc, e.crc) AS contentCrc, ifnull(d.inserted_at, e.inserted_at) AS insertedAt';
 const WHOLE_COLUMNS = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, ifnull(d.body, e.body) AS body`;
 // SQLite computes the length of a body without reading it only if `length` is applied to the column itself.
-const SCANNED_COLUMNS = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, d.reserved_at AS reservedAt, d.holder, ifnull(length(d.body), length(e.body)) AS bytes`;
+const SCANNED_COLUMNS = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, d.reserved_at AS reservedAt, ifnull(length(d.body), length(e.body)) AS bytes`;
 // `d.element` is null if the content is in the row, and then no element is looked up.
 const FROM_DELIVERIES = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
 
@@ -108,8 +106,9 @@ const ROWS_AT_ONCE = 16;
 export const SHORTEST_RANGE = 4;
 
 const SQL = {
-  add: `INSERT INTO delivery (seq, subscription, due_at, tries, crc, expires_at, reason, element, inserted_at, type, more, content_crc, body)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+  // The content is in `element`.
+  add: `INSERT INTO delivery (seq, subscription, due_at, tries, crc, expires_at, reason, element)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
   addElement:
     'INSERT INTO element (seq, queue, groups, inserted_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
   remove: 'DELETE FROM delivery WHERE seq = ?',
@@ -118,13 +117,12 @@ const SQL = {
   removeReserved:
     'DELETE FROM delivery WHERE seq = ? AND subscription = ? AND token = ? AND lease_until IS NOT NULL AND element IS NULL',
   // Without the hint SQLite would use the index of all reservations.
-  countReservedRange: `SELECT count(*) AS n FROM delivery NOT INDEXED WHERE seq BETWEEN ? AND ? AND subscription = ? AND token = ?
+  countReservedRange: `SELECT count(*) FROM delivery NOT INDEXED WHERE seq BETWEEN ? AND ? AND subscription = ? AND token = ?
        AND lease_until IS NOT NULL AND element IS NULL`,
-  reserve:
-    'UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = ?, holder = ? WHERE seq = ?',
+  reserve: 'UPDATE delivery SET lease_until = ?, reserved_at = ?, token = ?, holder = ? WHERE seq = ?',
   reserveRange:
-    'UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = ?, holder = ? WHERE seq BETWEEN ? AND ?',
-  reserveMany: `UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = ?, holder = v.column1
+    'UPDATE delivery SET lease_until = ?, reserved_at = ?, token = ?, holder = ? WHERE seq BETWEEN ? AND ?',
+  reserveMany: `UPDATE delivery SET lease_until = ?, reserved_at = ?, token = ?, holder = v.column1
        FROM (VALUES ${manyOf('(?, ?)')}) v WHERE seq = v.column2`,
   setWaiting:
     'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, reason = ?, lease_until = NULL WHERE seq = ?',
@@ -134,17 +132,19 @@ const SQL = {
   markShared: 'UPDATE element SET groups = max(groups, 2) WHERE seq = ?',
   setAside:
     'INSERT OR REPLACE INTO damaged (seq, queue, found_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)',
-  firstExpiry: `SELECT d.expires_at AS at ${EXPIRING} ORDER BY d.expires_at LIMIT 1`,
-  firstLeaseEnd: `SELECT d.lease_until AS at ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
+  waitingUntil: `SELECT DISTINCT e.seq, e.inserted_at
+       FROM element e INDEXED BY element_age
+       CROSS JOIN delivery d ON d.element = e.seq AND d.lease_until IS NULL
+       WHERE e.queue = ? AND e.groups > 0 AND e.inserted_at <= ? ORDER BY e.inserted_at LIMIT ?`,
+  firstInsertedAfter: `SELECT inserted_at FROM element INDEXED BY element_age
+       WHERE queue = ? AND groups > 0 AND inserted_at > ? ORDER BY inserted_at LIMIT 1`,
+  firstExpiry: `SELECT d.expires_at ${EXPIRING} ORDER BY d.expires_at LIMIT 1`,
+  firstLeaseEnd: `SELECT d.lease_until ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
   // Bodies of expired elements are not read: a thousand of them may be a gigabyte.
   ready: `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
             ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc),
             iif(d.expires_at <= ?, NULL, ifnull(d.body, iif(length(e.body) > ${MAX_READ_WITH_ROW}, NULL, e.body))) ${FROM_DELIVERIES}
        WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
-} as const;
-
-/** Queries for deliveries and elements. */
-const QUERIES = {
   // The number of a named group's delivery differs from its element's: see `schema.ts`.
   findPlain: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ? AND d.subscription = ?`,
   findShared: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
@@ -173,39 +173,13 @@ const BY_STATE: Readonly<Record<DeliveryState, string>> = {
   reserved: 'd.lease_until IS NOT NULL AND :now IS NOT NULL',
 };
 
-const IN_STATE = ofStates(
-  (state) =>
-    `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.subscription = :subscription AND ${BY_STATE[state]} LIMIT :limit`,
-);
+/** The deliveries in a state after a moment and a number. */
+const PAGES = { ready: pageOf('ready'), scheduled: pageOf('scheduled'), reserved: pageOf('reserved') };
 
-/** The deliveries after a moment and a number. */
-const PAGES = ofStates((state) => {
+function pageOf(state: DeliveryState): string {
   const key = state === 'reserved' ? 'd.lease_until' : 'd.due_at';
   return `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.subscription = :subscription AND ${BY_STATE[state]}
           AND (${key}, d.seq) > (:moment, :seq) ORDER BY ${key}, d.seq LIMIT :limit`;
-});
-
-function ofStates(sql: (state: DeliveryState) => string): Record<DeliveryState, string> {
-  return { ready: sql('ready'), scheduled: sql('scheduled'), reserved: sql('reserved') };
-}
-
-const REPAIRS = [
-  repairOf(
-    'delivery',
-    'due_at tries lease_until owner reserved_at expires_at element inserted_at content_crc crc',
-  ),
-  repairOf('element', 'queue groups inserted_at crc'),
-];
-
-/** A statement that replaces unreadable numbers, in rows whose checksum it makes invalid: no checksum is -1. */
-function repairOf(table: string, names: string): string {
-  const columns = names.split(' ');
-  const isTooLarge = (column: string): string =>
-    `${column} NOT BETWEEN ${Number.MIN_SAFE_INTEGER} AND ${Number.MAX_SAFE_INTEGER}`;
-  const repaired = columns.map((column) =>
-    column === 'crc' ? 'crc = -1' : `${column} = iif(${isTooLarge(column)}, 0, ${column})`,
-  );
-  return `UPDATE ${table} SET ${repaired.join(', ')} WHERE ${columns.map(isTooLarge).join(' OR ')}`;
 }
 
 /** Bodies up to this size are stored in the row of their delivery, which a reservation rewrites. */
@@ -216,13 +190,13 @@ const MAX_LEASES_PER_CALL = 1000;
 
 type Value = string | number | null | Uint8Array;
 
-/** Adds deliveries with their content, and without a reason, several by each statement. */
+/** Adds deliveries with their content, several by each statement. */
 class Additions {
   readonly #db: DatabaseSync;
   readonly #shared: readonly string[];
   readonly #own: readonly string[];
   /** By their number of rows, each prepared when it is first needed. */
-  readonly #statements: StatementSync[] = [];
+  readonly #statements: Statement[] = [];
 
   /**
    * @param shared columns that have the same value in all rows of a statement, which is bound once
@@ -242,7 +216,7 @@ class Additions {
   /** @param values the shared ones, then those of each row */
   run(values: readonly Value[]): void {
     const rows = this.rowsOf(values);
-    this.#statements[rows] ??= this.#db.prepare(this.#sql(rows));
+    this.#statements[rows] ??= new Statement(this.#db, this.#sql(rows));
     this.#statements[rows].run(...values);
   }
 
@@ -258,7 +232,6 @@ class Additions {
  * and updates the counts and lease bounds of their subscription.
  */
 export class Rows {
-  readonly #db: DatabaseSync;
   readonly #queues: Queues;
   readonly #counter: QueueCounter;
   /** Lower bound of the lease ends of all queues. */
@@ -268,24 +241,18 @@ export class Rows {
   /** For elements that differ only in what each of them has of its own, like those of most calls. */
   readonly #additionsOfAlike: Additions;
   readonly #additions: Additions;
-  readonly #queries: Queries<typeof QUERIES>;
-  readonly #pages: Queries<Record<DeliveryState, string>>;
-  readonly #inState: Queries<Record<DeliveryState, string>>;
+  readonly #pages: Statements<typeof PAGES>;
 
   constructor(db: DatabaseSync, queues: Queues, counter: QueueCounter) {
-    this.#db = db;
     this.#queues = queues;
     this.#counter = counter;
     this.#sql = prepareAll(db, SQL);
-    this.#sql.ready.setReturnArrays(true);
     const own = ['seq', 'due_at', 'crc', 'content_crc', 'body'];
     const common = ['tries', 'type'];
     this.#additionsOfAlike = new Additions(db, ['subscription', 'inserted_at', ...common], own);
-    const rest = [...common, 'more', 'expires_at'];
+    const rest = [...common, 'more', 'expires_at', 'reason'];
     this.#additions = new Additions(db, ['subscription', 'inserted_at'], [...own, ...rest]);
-    this.#queries = prepareQueries(db, QUERIES);
-    this.#pages = prepareQueries(db, PAGES);
-    this.#inState = prepareQueries(db, IN_STATE);
+    this.#pages = prepareAll(db, PAGES);
     this.findNextLeaseEnd();
   }
 
@@ -299,8 +266,8 @@ export class Rows {
     const { id } = subscription;
     const [example] = elements;
     const areAlike = elements.every(
-      ({ type, more, tries, expiresAt }) =>
-        type === example?.type && tries === example.tries && more === null && expiresAt === null,
+      ({ type, more, tries, expiresAt, reason }) =>
+        type === example?.type && tries === example.tries && (more ?? expiresAt ?? reason) === null,
     );
     const additions = areAlike ? this.#additionsOfAlike : this.#additions;
     const shared = areAlike ? [id, now, example?.tries ?? 0, example?.type ?? null] : [id, now];
@@ -312,13 +279,10 @@ export class Rows {
       const crc = deliveryChecksum(seq, element, id, dueAt, tries, expiresAt);
       if (element !== null) {
         this.#sql.addElement.run(seq, subscription.queue.id, 0, now, type, more, contentCrc, body);
-        this.#sql.add.run(seq, id, dueAt, tries, crc, expiresAt, reason, seq, null, null, null, null, null);
-      } else if (reason !== null) {
-        const content = [now, type, more, contentCrc, body];
-        this.#sql.add.run(seq, id, dueAt, tries, crc, expiresAt, reason, null, ...content);
+        this.#sql.add.run(seq, id, dueAt, tries, crc, expiresAt, reason, seq);
       } else {
         values.push(seq, dueAt, crc, contentCrc, body);
-        if (!areAlike) values.push(tries, type, more, expiresAt);
+        if (!areAlike) values.push(tries, type, more, expiresAt, reason);
         if (additions.rowsOf(values) === ADDED_AT_ONCE) {
           additions.run(values);
           values = [...shared];
@@ -343,15 +307,14 @@ export class Rows {
     const { id } = subscription;
     this.#counter.beforeChange(subscription, element);
     const crc = deliveryChecksum(seq, element, id, dueAt, tries, expiresAt);
-    const delivery = [seq, id, dueAt, tries, crc, expiresAt, reason, element];
-    this.#sql.add.run(...delivery, null, null, null, null, null);
+    this.#sql.add.run(seq, id, dueAt, tries, crc, expiresAt, reason, element);
     this.#counter.waitingAdded(subscription, dueAt, now);
   }
 
   /** The content of a delivery, from `row` if it was read with it; null if a fault of the disk destroyed it. */
   contentOf(row: Pick<WholeRow, 'seq' | 'element'> & Partial<WholeRow>): ElementRow | null {
     const { seq, element, body = null } = row;
-    const query = element === null ? this.#queries.content : this.#queries.sharedContent;
+    const query = element === null ? this.#sql.content : this.#sql.sharedContent;
     const found = body !== null ? row : query.get<WholeRow>(element ?? seq);
     const isThere = found !== null && found.contentCrc !== null && found.body !== null;
     return isThere ? (found as unknown as ElementRow) : null;
@@ -359,16 +322,7 @@ export class Rows {
 
   /** Marks an element that has deliveries of several groups again. Returns false if there is no such element. */
   markShared(seq: number): boolean {
-    return this.#sql.markShared.run(seq).changes === 1;
-  }
-
-  /**
-   * Repairs rows in which a fault of the disk left a number of more than 53 bits, so that they can be set aside. Reads
-   * both tables completely, once for each such fault.
-   */
-  makeReadable(): void {
-    for (const sql of REPAIRS) this.#db.exec(sql);
-    for (const queue of this.#queues.all()) queue.shared = null;
+    return this.#sql.markShared.run(seq) === 1;
   }
 
   /** Copies an element whose checksum does not match to the table `damaged`. */
@@ -379,18 +333,18 @@ export class Rows {
   // Deliveries.
 
   bySeq(seq: number): DeliveryRow | null {
-    return this.#queries.bySeq.get(seq);
+    return this.#sql.bySeq.get(seq);
   }
 
   /** Finds the delivery of an element to a subscription; null if there is none. */
   find({ id, group }: Subscription, element: number): DeliveryRow | null {
-    const query = group === PLAIN_GROUP ? this.#queries.findPlain : this.#queries.findShared;
+    const query = group === PLAIN_GROUP ? this.#sql.findPlain : this.#sql.findShared;
     return query.get(element, id);
   }
 
   /** Like `find`, including the content, in one statement: two take a fifth more processor time of a bulk move. */
   findWhole({ id, group }: Subscription, element: number): WholeRow | null {
-    const query = group === PLAIN_GROUP ? this.#queries.wholePlain : this.#queries.wholeShared;
+    const query = group === PLAIN_GROUP ? this.#sql.wholePlain : this.#sql.wholeShared;
     return query.get(element, id);
   }
 
@@ -403,32 +357,27 @@ export class Rows {
     elements: readonly (number | null)[],
     now: number,
     states: readonly string[],
-  ): (ScannedRow & { readonly state: DeliveryState })[] {
-    const query = group === PLAIN_GROUP ? this.#queries.scannedPlain : this.#queries.scannedShared;
-    const found = new Map<number, ScannedRow & { readonly state: DeliveryState }>();
+  ): ScannedRow[] {
+    const query = group === PLAIN_GROUP ? this.#sql.scannedPlain : this.#sql.scannedShared;
+    const found = new Map<number, ScannedRow>();
     for (const element of elements) {
       const row = element === null ? null : query.get<ScannedRow>(element, id);
-      if (row === null) continue;
-      const state = row.leaseUntil !== null ? 'reserved' : row.dueAt <= now ? 'ready' : 'scheduled';
-      if (states.includes(state)) found.set(row.seq, { ...row, state });
+      if (row !== null && states.includes(stateOf(row, now))) found.set(row.seq, row);
     }
-    const order = DELIVERY_STATES;
+    const place = (row: ScannedRow): number => DELIVERY_STATES.indexOf(stateOf(row, now));
     return [...found.values()].sort(
-      (a, b) =>
-        order.indexOf(a.state) - order.indexOf(b.state) ||
-        momentInOrder(a) - momentInOrder(b) ||
-        a.seq - b.seq,
+      (a, b) => place(a) - place(b) || momentInOrder(a) - momentInOrder(b) || a.seq - b.seq,
     );
   }
 
   /** All deliveries of an element, in all states. */
   ofElement(element: number): DeliveryRow[] {
-    return this.#queries.ofElement.all({ element });
+    return this.#sql.ofElement.all({ element });
   }
 
   /** The first `limit` ready deliveries, by maturity, then by insertion; expired ones without their bodies. */
   ready({ id: subscription }: Subscription, now: number, limit: number): ReadyRow[] {
-    const rows = this.#sql.ready.all(now, subscription, now, limit) as unknown as [
+    type Columns = [
       seq: number,
       element: number | null,
       dueAt: number,
@@ -440,8 +389,9 @@ export class Rows {
       more: string | null,
       contentCrc: number | null,
       body: Uint8Array | null,
-    ][];
-    return rows.map(
+    ];
+    // The objects are written out, as literals are faster than the loop of `Statement`.
+    return this.#sql.ready.arrays<Columns>(now, subscription, now, limit).map(
       ([seq, element, dueAt, tries, crc, expiresAt, reason, type, more, contentCrc, body]): ReadyRow => ({
         seq,
         element,
@@ -470,16 +420,6 @@ export class Rows {
     return this.#pages[state].all({ subscription, now, moment, seq, limit });
   }
 
-  /** Up to `limit` deliveries in a state, in any order. */
-  inState(
-    { id: subscription }: Subscription,
-    state: DeliveryState,
-    now: number,
-    limit: number,
-  ): DeliveryRow[] {
-    return this.#inState[state].all({ subscription, now, limit });
-  }
-
   /** reserved or waiting -> finished; the element is deleted with its last delivery */
   remove(
     subscription: Subscription,
@@ -496,7 +436,7 @@ export class Rows {
     while (numbers.length >= ROWS_AT_ONCE) this.#sql.removeMany.run(...numbers.splice(-ROWS_AT_ONCE));
     for (const seq of numbers) this.#sql.remove.run(seq);
     for (const { seq, element, dueAt, leaseUntil } of rows) {
-      if (element !== null && (seq === element || this.#sql.anyOfElement.get(element) === undefined)) {
+      if (element !== null && (seq === element || this.#sql.anyOfElement.value(element) === null)) {
         this.#sql.removeElement.run(element);
       }
       if (leaseUntil === null) this.#counter.waitingRemoved(subscription, dueAt);
@@ -508,7 +448,7 @@ export class Rows {
    * reserved -> finished if the element is plain and small and the reservation has this token. Returns whether it was.
    */
   removeReserved(subscription: Subscription, seq: number, token: string): boolean {
-    if (this.#sql.removeReserved.run(seq, subscription.id, token).changes === 0) return false;
+    if (this.#sql.removeReserved.run(seq, subscription.id, token) === 0) return false;
     this.#counter.reservedChanged(subscription, -1);
     return true;
   }
@@ -519,7 +459,7 @@ export class Rows {
    */
   removeReservedRange(subscription: Subscription, first: number, count: number, token: string): boolean {
     const last = first + count - 1;
-    if (this.#sql.countReservedRange.get(first, last, subscription.id, token)?.n !== count) return false;
+    if (this.#sql.countReservedRange.value(first, last, subscription.id, token) !== count) return false;
     this.#sql.removeRange.run(first, last);
     this.#counter.reservedChanged(subscription, -count);
     return true;
@@ -529,24 +469,24 @@ export class Rows {
   reserve(
     subscription: Subscription,
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt'>[],
-    { until, owner, at, token, holders }: Reservations,
+    { until, at, token, holders }: Reservations,
   ): void {
     for (const { element } of rows) this.#counter.beforeChange(subscription, element);
     let values: (string | number)[] = [];
     for (let from = 0; from < rows.length; ) {
       const { first, last } = consecutiveFrom(rows, from);
       const isRange = typeof holders === 'string' && last - first + 1 >= SHORTEST_RANGE;
-      if (isRange) this.#sql.reserveRange.run(until, owner, at, token, holders, first, last);
+      if (isRange) this.#sql.reserveRange.run(until, at, token, holders, first, last);
       for (let seq = first; seq <= last && !isRange; seq++) {
         values.push(typeof holders === 'string' ? holders : (holders[from + seq - first] ?? ''), seq);
         if (values.length === ROWS_AT_ONCE * 2) {
-          this.#sql.reserveMany.run(until, owner, at, token, ...values);
+          this.#sql.reserveMany.run(until, at, token, ...values);
           values = [];
         }
       }
       from += last - first + 1;
     }
-    while (values.length > 0) this.#sql.reserve.run(until, owner, at, token, ...values.splice(0, 2));
+    while (values.length > 0) this.#sql.reserve.run(until, at, token, ...values.splice(0, 2));
     for (const { dueAt } of rows) this.#counter.waitingRemoved(subscription, dueAt);
     this.#counter.reservedChanged(subscription, rows.length);
     this.#leaseStarted(subscription, until);
@@ -579,12 +519,22 @@ export class Rows {
 
   /** Expired waiting deliveries of all queues, the earliest first. */
   expired(now: number, limit: number): DeliveryRow[] {
-    return this.#queries.expired.all(now, limit);
+    return this.#sql.expired.all(now, limit);
   }
 
   /** When the next waiting delivery expires; null if none will. */
   nextExpiry(): number | null {
-    return momentOf(this.#sql.firstExpiry.get());
+    return this.#sql.firstExpiry.value();
+  }
+
+  /** Elements of a stream that were inserted until a moment and have waiting deliveries, the oldest first. */
+  waitingUntil({ id }: WorkerQueue, moment: number, limit: number): number[] {
+    return this.#sql.waitingUntil.arrays<[number]>(id, moment, limit).map(([element]) => element);
+  }
+
+  /** When the first element of a stream after a moment was inserted; Infinity if there is none. */
+  firstInsertedAfter({ id }: WorkerQueue, moment: number): number {
+    return this.#sql.firstInsertedAfter.value(id, moment) ?? Number.POSITIVE_INFINITY;
   }
 
   // Leases. Their bounds are never too late: a reservation lowers them, a settlement leaves them unchanged, and a query
@@ -601,7 +551,7 @@ export class Rows {
     for (const { id, leaseEndsFrom } of this.#queues.subscriptions()) {
       if (leaseEndsFrom > now) continue;
       if (found.length >= MAX_LEASES_PER_CALL) break;
-      found.push(...this.#queries.endedLeases.all<DeliveryRow>(id, now, MAX_LEASES_PER_CALL - found.length));
+      found.push(...this.#sql.endedLeases.all<DeliveryRow>(id, now, MAX_LEASES_PER_CALL - found.length));
     }
     return found.sort((a, b) => momentInOrder(a) - momentInOrder(b) || a.seq - b.seq);
   }
@@ -616,7 +566,7 @@ export class Rows {
     for (const subscription of this.#queues.subscriptions()) {
       const { id, leaseEndsFrom, reserved } = subscription;
       if (leaseEndsFrom >= next) continue;
-      const end = reserved === 0 ? null : momentOf(this.#sql.firstLeaseEnd.get(id));
+      const end = reserved === 0 ? null : this.#sql.firstLeaseEnd.value<number>(id);
       subscription.leaseEndsFrom = end ?? Number.POSITIVE_INFINITY;
       next = Math.min(next, subscription.leaseEndsFrom);
     }
@@ -646,6 +596,14 @@ export function elementOf({ seq, element }: Pick<DeliveryRow, 'seq' | 'element'>
   return element ?? seq;
 }
 
+export function stateOf(
+  { leaseUntil, dueAt }: Pick<DeliveryRow, 'leaseUntil' | 'dueAt'>,
+  now: number,
+): DeliveryState {
+  if (leaseUntil !== null) return 'reserved';
+  return dueAt <= now ? 'ready' : 'scheduled';
+}
+
 /** The moment that orders deliveries of a state. */
 function momentInOrder({ leaseUntil, dueAt }: Pick<DeliveryRow, 'leaseUntil' | 'dueAt'>): number {
   return leaseUntil ?? dueAt;
@@ -653,7 +611,7 @@ function momentInOrder({ leaseUntil, dueAt }: Pick<DeliveryRow, 'leaseUntil' | '
 
 /** Whether the checksum of a delivery matches. A delivery that fails is never handed to a consumer. */
 export function isIntactDelivery(
-  row: Omit<DeliveryRow, 'reason' | 'token' | 'owner' | 'leaseUntil'>,
+  row: Omit<DeliveryRow, 'reason' | 'token' | 'holder' | 'leaseUntil'>,
 ): boolean {
   const { seq, element, subscription, dueAt, tries, expiresAt, crc } = row;
   return deliveryChecksum(seq, element, subscription, dueAt, tries, expiresAt) === crc;

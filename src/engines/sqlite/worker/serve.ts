@@ -3,7 +3,7 @@ import { messageOf } from '../../../util/message-of.ts';
 import { type Batch, byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { Backup } from './backup.ts';
-import { type Part, placesBySync, runBatches, wholeOf } from './batch.ts';
+import { earlyCalls, type Part, runBatches, wholeOf } from './batch.ts';
 import { isFull, OpenError, openError, rejectionOf } from './errors.ts';
 import { openDatabase } from './open.ts';
 import { Space } from './space.ts';
@@ -114,16 +114,20 @@ class StoreServer {
       const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
       store.space?.check(bytes, batches[0]?.now ?? store.now);
       const parts = batches.map(wholeOf);
-      const places = placesBySync(store, batches);
+      const early = earlyCalls(store, batches);
       let areEarlySent = false;
       runBatches(store, parts, () => {
-        if (places === null) return;
-        const replies = parts.map(({ result }, part) => replyAt(result, places[part]?.early, transfer));
+        if (early === null) return;
+        const replies = parts.map(({ result }, part) =>
+          replyOf(result, transfer, (call) => early[part]?.[call] === true),
+        );
         this.#post({ kind: 'earlyReplies', replies }, transfer.splice(0));
         areEarlySent = true;
       });
       const replies = parts.map(({ result }, part) =>
-        areEarlySent ? replyAt(result, places?.[part]?.late, null) : replyAt(result, null, transfer),
+        areEarlySent
+          ? replyOf(result, null, (call) => early?.[part]?.[call] === false)
+          : replyOf(result, transfer),
       );
       this.#post({ kind: 'replies', replies, affected: [...store.affected] }, transfer);
       store.affected.clear();
@@ -181,17 +185,16 @@ class StoreServer {
 const NO_BODIES = { small: new Uint8Array(0), large: [] };
 
 /**
- * @param places indexes of the calls; null: all
  * @param transfer receives the buffers of the bodies; null: these calls return none
+ * @param isIncluded whether the message has the result of a call; not given: it has all
  */
-function replyAt(
+function replyOf(
   { results, rejections, bodies }: Part['result'],
-  places: readonly number[] | null = null,
   transfer: ArrayBuffer[] | null,
+  isIncluded?: (call: number) => boolean,
 ): Reply {
   return {
-    places,
-    results: places === null ? results : places.map((place) => results[place]),
+    results: isIncluded ? results.map((result, call) => (isIncluded(call) ? result : undefined)) : results,
     rejections,
     bodies: transfer === null ? NO_BODIES : bodies.pack(true, transfer),
   };

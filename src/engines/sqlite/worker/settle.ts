@@ -2,6 +2,7 @@ import { retryDelayMs } from '../../../engine/queue-policy.ts';
 import { EXPIRED, LEASE_EXPIRED, type SettleOutcome } from '../../../engine/storage.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { withChanges } from '../../../model/headers.ts';
+import { readHolder } from '../../../model/owner.ts';
 import { deadLetterHeaders } from '../../../model/service-headers.ts';
 import { toByteString } from '../../../util/byte-string.ts';
 import {
@@ -34,14 +35,14 @@ import { isTokenOf, storedToken } from './tokens.ts';
 type Kind = SettleFields[6];
 
 /**
- * How an item refers to a delivery: by element and state, by its token, and without a token by the user; 0: the service
- * itself, which is not checked.
+ * How an item refers to a delivery: by element and state, by its token, and without a token by the user; null: the
+ * service itself, which is not checked.
  */
 interface Reference {
   readonly element: number;
   readonly isWaiting: boolean;
   readonly token: string | null;
-  readonly owner: number;
+  readonly owner: string | null;
 }
 
 /**
@@ -50,12 +51,7 @@ interface Reference {
  * results.
  * @throws QuaysideError `too-many-groups`
  */
-export function settle(
-  store: Store,
-  _needs: number,
-  items: Fields,
-  details: readonly SettleDetails[] | null,
-): Fields {
+export function settle(store: Store, items: Fields, details: readonly SettleDetails[] | null): Fields {
   if (details !== null) enforceGroupLimits(store, items, details);
   const results: Fields = [];
   /** Elements that items insert, by queue: together they take 2 µs less per item of an exchange with two copies. */
@@ -198,7 +194,8 @@ function outcomeIfNotAllowed(
   const isReserved = isCommit ? row.leaseUntil !== null || row.token !== null : (row.leaseUntil ?? 0) > now;
   if (!isReserved) return token === null ? 'not-reserved' : 'lease-lost';
   if (token !== null) return isTokenOf(token, element, row.token) ? null : 'lease-lost';
-  const isOfAnother = owner !== 0 && row.owner !== null && row.owner !== 0 && row.owner !== owner;
+  const { user } = readHolder(row.holder);
+  const isOfAnother = owner !== null && user !== null && user !== owner;
   return isOfAnother ? 'token-required' : null;
 }
 
@@ -257,13 +254,14 @@ function release(
 }
 
 function setWaiting(
-  { rows, sweeper, now }: Store,
+  { rows, queues, now }: Store,
   subscription: Subscription,
   row: DeliveryRow,
   facts: Pick<DeliveryRow, 'dueAt' | 'tries' | 'token' | 'reason'>,
 ): 'done' {
   rows.setWaiting(subscription, row, facts, now);
-  sweeper.noteReleased(subscription.queue);
+  // It may be older than all others.
+  queues.noteWaiting(subscription.queue, Number.MIN_SAFE_INTEGER);
   return 'done';
 }
 
@@ -366,7 +364,7 @@ function toDeadLetterQueue(
   tries: number,
   reason: string | null,
 ): SettleOutcome {
-  const { records, rows, now } = store;
+  const { records, now } = store;
   const { queue, group } = subscription;
   const content = intactContent(store, row);
   if (content === null) return 'not-found';
@@ -379,31 +377,45 @@ function toDeadLetterQueue(
     id: store.ids.format(elementOf(row)),
     reason,
   });
-  const targetName = nameOf({ ns: queue.key.ns, name: to });
-  const target = store.queues.use(targetName, now);
-  const groups = store.queues.defaultGroups(queue);
   const more = toMore(contentEncoding, deadHeaders);
-  const facts = { dueAt: now, tries: 0, expiresAt: null, reason };
-  insertAll(store, target, [{ ...content, more, ...facts, groups, key: null, fingerprint: null }]);
-  rows.remove(subscription, [row]);
-  store.copiedBytes += content.body.byteLength;
+  const groups = store.queues.defaultGroups(queue);
+  const facts = { dueAt: now, tries: 0, expiresAt: null, reason, groups };
+  const target = moveTo(store, subscription, row, nameOf({ ns: queue.key.ns, name: to }), {
+    ...content,
+    more,
+    ...facts,
+  });
   records.countOne(queue, group, 'deadletter');
   records.countOne(target, PLAIN_GROUP, 'put');
   if (groups !== '') for (const one of groups.split(',')) records.countOne(target, one, 'put');
-  store.affected.add(targetName);
   return 'dead-lettered';
+}
+
+/** Finishes a delivery, and stores a copy of its element in another queue, which is returned. */
+function moveTo(
+  store: Store,
+  subscription: Subscription,
+  row: DeliveryRow,
+  to: QueueName,
+  copy: Omit<Incoming, 'key' | 'fingerprint'>,
+): WorkerQueue {
+  const target = store.queues.use(to, store.now);
+  store.rows.remove(subscription, [row]);
+  insertAll(store, target, [{ ...copy, key: null, fingerprint: null }]);
+  store.copiedBytes += copy.body.byteLength;
+  store.affected.add(to);
+  return target;
 }
 
 type Move = [to: QueueName, groups: string, tries: number | null, ...headers: (string | null)[]];
 
-/** Finishes a delivery and stores a copy of its element, with the same maturity and expiry. */
+/** Moves a delivery's element with the same maturity and expiry. */
 function move(
   store: Store,
   subscription: Subscription,
   row: DeliveryRow,
   [to, groups, tries, ...headers]: Move,
 ): SettleOutcome {
-  const target = store.queues.use(to, store.now);
   const content = intactContent(store, row);
   if (content === null) return 'not-found';
   const { dueAt, expiresAt } = row;
@@ -412,11 +424,8 @@ function move(
     const before = fromMore(more);
     more = toMore(before.contentEncoding, withChanges(before.headers, headers));
   }
-  const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null };
-  store.rows.remove(subscription, [row]);
-  insertAll(store, target, [{ ...content, more, ...facts, groups, key: null, fingerprint: null }]);
-  store.copiedBytes += content.body.byteLength;
-  store.affected.add(to);
+  const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null, groups };
+  moveTo(store, subscription, row, to, { ...content, more, ...facts });
   return 'done';
 }
 

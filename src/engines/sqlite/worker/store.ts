@@ -1,8 +1,14 @@
 import { closeSync, fdatasyncSync, openSync } from 'node:fs';
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { DatabaseSync } from 'node:sqlite';
 import { LeaseTokens } from '../../../model/lease-token.ts';
 import { messageOf } from '../../../util/message-of.ts';
-import { BodyWriter, type PackedBodies, type QueueName } from '../protocol.ts';
+import {
+  BodyWriter,
+  type Operation,
+  type Operations,
+  type PackedBodies,
+  type QueueName,
+} from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { QueueCounter } from './counts.ts';
 import { StoreLost } from './errors.ts';
@@ -10,8 +16,8 @@ import { Ids, nextEpoch } from './ids.ts';
 import { Queues } from './queues.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
+import { prepareAll, type Statements } from './schema.ts';
 import type { Space } from './space.ts';
-import { Sweeper } from './sweep.ts';
 
 /** Points of a transaction, and of the steps after it, at which the disk can fail. */
 export type TransactionPoint = 'begin' | 'commit' | 'committed' | 'checkpoint';
@@ -28,6 +34,28 @@ const BYTES_PER_LOG_QUERY = 1024 * 1024;
  * failed in that time.
  */
 const MAX_COPIED_BYTES = 4 * 1024 * 1024;
+
+/** A few milliseconds, since each may require moving a page from the end of the file. */
+const PAGES_PER_VACUUM = 500;
+
+const SQL = {
+  begin: 'BEGIN IMMEDIATE',
+  commit: 'COMMIT',
+  markUnsynced: 'UPDATE unsynced SET transactions = transactions + 1',
+  changes: 'SELECT total_changes()',
+  pages: 'PRAGMA page_count',
+  freePages: 'PRAGMA freelist_count',
+  pageBytes: 'PRAGMA page_size',
+  logPages: 'PRAGMA wal_checkpoint(NOOP)',
+  checkpoint: 'PRAGMA wal_checkpoint(PASSIVE)',
+  vacuum: `PRAGMA incremental_vacuum(${PAGES_PER_VACUUM})`,
+} as const;
+
+/** The implementation of an operation, within the transaction of its batch. */
+export type Run<O extends Operation> = (
+  store: Store,
+  ...args: Parameters<Operations[O]>
+) => ReturnType<Operations[O]>;
 
 interface StoreDependencies {
   /** Null for `:memory:`. */
@@ -46,7 +74,6 @@ export class Store {
   readonly counter: QueueCounter;
   readonly rows: Rows;
   readonly records: Records;
-  readonly sweeper: Sweeper;
   readonly space: Space | null;
   readonly warn: Warn;
   /** Of the running batch: its time, the bodies it came with, and the bodies of its results. */
@@ -55,6 +82,8 @@ export class Store {
   reply = new BodyWriter();
   /** Bytes of bodies that this transaction has copied to other queues, including dead-letter queues. */
   copiedBytes = 0;
+  /** When the next sweep looks for unused queues. */
+  nextUnusedPassAt = Number.NEGATIVE_INFINITY;
   /** Whether changes without a reply may be durable, so that their outcome is unknown after a failure. */
   mayBeDurable = false;
   /** Queues that gained eligible elements without a call whose caller knows of them, since the last reply was sent. */
@@ -65,20 +94,12 @@ export class Store {
   readonly #log: number | null;
   /** Whether the current transaction needs an fsync. */
   #needsSync = false;
-  readonly #begin: StatementSync;
-  readonly #commit: StatementSync;
-  readonly #markUnsynced: StatementSync;
-  readonly #countChanges: StatementSync;
-  /** Its result when the transaction began. */
-  #changesBefore = 0;
-  readonly #pages: StatementSync;
-  readonly #freePages: StatementSync;
-  readonly #pageBytes: number;
-  readonly #logPages: StatementSync;
+  readonly #sql: Statements<typeof SQL>;
+  /** SQLite's count of changes when the transaction began. */
+  #changesBefore: number | null = null;
   /** Transactions, and bytes of bodies, until the length of the log is queried again. */
   #transactionsUntilQuery = TRANSACTIONS_PER_LOG_QUERY;
   #bytesUntilQuery = BYTES_PER_LOG_QUERY;
-  readonly #checkpoint: StatementSync;
   #isCheckpointRequested = false;
 
   constructor(
@@ -100,16 +121,7 @@ export class Store {
     this.counter = new QueueCounter(db, this.queues);
     this.rows = new Rows(db, this.queues, this.counter);
     this.records = new Records(db, this.queues, options.dedupWindowMs);
-    this.sweeper = new Sweeper(db, this.queues);
-    this.#begin = db.prepare('BEGIN IMMEDIATE');
-    this.#commit = db.prepare('COMMIT');
-    this.#markUnsynced = db.prepare('UPDATE unsynced SET transactions = transactions + 1');
-    this.#countChanges = db.prepare('SELECT total_changes() AS n');
-    this.#pages = db.prepare('PRAGMA page_count');
-    this.#freePages = db.prepare('PRAGMA freelist_count');
-    this.#pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
-    this.#logPages = db.prepare('PRAGMA wal_checkpoint(NOOP)');
-    this.#checkpoint = db.prepare('PRAGMA wal_checkpoint(PASSIVE)');
+    this.#sql = prepareAll(db, SQL);
   }
 
   /** @param needsSync whether the transaction is acknowledged only after an fsync; ignored with `durability: normal` */
@@ -122,8 +134,8 @@ export class Store {
     this.#needsSync = needsSync && this.#isDurable;
     this.copiedBytes = 0;
     this.#reach('begin');
-    this.#begin.run();
-    if (this.#isMarked) this.#changesBefore = this.#totalChanges();
+    this.#sql.begin.run();
+    if (this.#isMarked) this.#changesBefore = this.#sql.changes.value();
   }
 
   /** Whether the transaction must be marked as unsynced if it changes anything. */
@@ -131,16 +143,12 @@ export class Store {
     return this.#isDurable && !this.#needsSync;
   }
 
-  #totalChanges(): number {
-    return Number(this.#countChanges.get()?.n);
-  }
-
   commit(): void {
     this.queues.save();
-    if (this.#isMarked && this.#totalChanges() > this.#changesBefore) this.#markUnsynced.run();
+    if (this.#isMarked && this.#sql.changes.value() !== this.#changesBefore) this.#sql.markUnsynced.run();
     this.#reach('commit');
     this.mayBeDurable = true;
-    this.#commit.run();
+    this.#sql.commit.run();
   }
 
   /**
@@ -182,17 +190,23 @@ export class Store {
 
   /** Number of pages of the file. */
   pages(): number {
-    return Number(this.#pages.get()?.page_count);
+    return Number(this.#sql.pages.value());
   }
 
   /** Number of free pages of the file. */
   freePages(): number {
-    return Number(this.#freePages.get()?.freelist_count);
+    return Number(this.#sql.freePages.value());
   }
 
   /** Bytes of the pages in use. */
   bytesInUse(): number {
-    return (this.pages() - this.freePages()) * this.#pageBytes;
+    return (this.pages() - this.freePages()) * Number(this.#sql.pageBytes.value());
+  }
+
+  /** Returns some free pages to the file system. The file shrinks only at the next checkpoint. */
+  vacuum(): void {
+    this.#sql.vacuum.all();
+    this.requestCheckpoint();
   }
 
   /** Makes the next call of {@link checkpoint} write all pages of the log into the file. */
@@ -219,9 +233,9 @@ export class Store {
     this.#isCheckpointRequested = false;
     this.#transactionsUntilQuery = TRANSACTIONS_PER_LOG_QUERY;
     this.#bytesUntilQuery = BYTES_PER_LOG_QUERY;
-    const row = this.#logPages.get();
     // Both are -1 if the database has no log, as `:memory:`.
-    const pages = Number(row?.log) - Number(row?.checkpointed);
-    if (pages > (isRequested ? 0 : CHECKPOINT_PAGES)) this.#checkpoint.get();
+    const pages = this.#sql.logPages.get<Record<'log' | 'checkpointed', number>>();
+    if (Number(pages?.log) - Number(pages?.checkpointed) > (isRequested ? 0 : CHECKPOINT_PAGES))
+      this.#sql.checkpoint.get();
   }
 }

@@ -1,20 +1,17 @@
 import { SCAN_BYTES, scanCursor, scanStarts } from '../../../engine/scan-cursor.ts';
-import { type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
+import { PLAIN_GROUP } from '../../../model/element.ts';
 import { LIMITS } from '../../../model/limits.ts';
+import { bodyAt, type Fields, type Scanned, type TakenFields } from '../protocol.ts';
 import {
-  bodyAt,
-  type Fields,
-  type QueueName,
-  type Scanned,
-  type ScannedFields,
-  type Taken,
-  type TakenFields,
-  type UndoneDelivery,
-} from '../protocol.ts';
-import type { Ids } from './ids.ts';
-import { elementOf, isIntactContent, isIntactDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
+  elementOf,
+  isIntactContent,
+  isIntactDelivery,
+  type ReadyRow,
+  type ScannedRow,
+  stateOf,
+} from './rows.ts';
 import { expire, setAsideDamaged } from './settle.ts';
-import type { Store } from './store.ts';
+import type { Run } from './store.ts';
 import { drawStoredToken, tokenOf } from './tokens.ts';
 
 // Operations that read deliveries: takes, with the undo of pops, and scans.
@@ -27,28 +24,18 @@ const MAX_REPLY_BYTES = LIMITS.takeBytes;
 const MAX_EXPIRED = 1000;
 
 /** Pops eligible deliveries, or reserves them if `leaseMs` is not null. See {@link Operations} for the result. */
-export function take(
-  store: Store,
-  name: QueueName,
-  group: string,
-  count: number,
-  leaseMs: number | null,
-  owner: number,
-  holders: string | readonly string[],
-  maxBytes: number | null,
-): Taken {
+export const take: Run<'take'> = (store, name, group, count, leaseMs, holders, maxBytes) => {
   const { queues, rows, reply, now } = store;
   const queue = queues.find(name);
   if (queue !== null) queues.noteUse(queue, now);
   const subscription = queue?.subscriptions.get(group);
-  if (subscription === undefined) return [null, null, null, [], false, false];
+  if (subscription === undefined) return [null, null, [], false, false];
   const until = leaseMs === null ? null : now + leaseMs;
   const bytesBefore = reply.byteLength;
   let isCut = false;
   let isLeft = false;
   const fields: Fields = [];
   let storedToken: string | null = null;
-  let lost: Fields | null = null;
   let left = count;
   let expired = 0;
   const copiedBefore = store.copiedBytes;
@@ -86,43 +73,33 @@ export function take(
       if (until !== null) {
         storedToken ??= drawStoredToken(store.tokens);
         token = tokenOf(storedToken, elementOf(row));
-      } else if (expiresAt !== null || reason !== null) {
-        lost ??= [];
-        lost.push(count - left, expiresAt, reason);
       }
       taken.push(row);
       const id = store.ids.format(elementOf(row));
       const offset = reply.add(body);
-      fields.push(...([id, tries, dueAt, type, more, offset, body.byteLength, token] satisfies TakenFields));
+      const place = [offset, body.byteLength] as const;
+      fields.push(
+        ...([id, tries, dueAt, expiresAt, reason, type, more, ...place, token] satisfies TakenFields),
+      );
       left--;
     }
     if (until === null) rows.remove(subscription, taken);
     // A take that finds nothing must write nothing, as waiting consumers repeat it often.
     else if (storedToken !== null && taken.length > 0) {
       const pageHolders = typeof holders === 'string' ? holders : holders.slice(takenBefore);
-      rows.reserve(subscription, taken, {
-        until,
-        owner,
-        at: now,
-        token: storedToken,
-        holders: pageHolders,
-      });
+      rows.reserve(subscription, taken, { until, at: now, token: storedToken, holders: pageHolders });
     }
   }
   const nextDueAt = left > 0 ? store.counter.firstDueAt(subscription) : null;
-  return [nextDueAt, until, lost, fields, isCut, isLeft];
-}
+  return [nextDueAt, until, fields, isCut, isLeft];
+};
 
 /**
  * Restores popped deliveries. The element has the same number as before, and so its old place. If another group still
  * has the element, only the delivery is restored. If not, the element's age for retention starts again, since the pop
  * deleted its row.
  */
-export function undoTake(
-  { queues, ids, rows, sweeper, received, now }: Store,
-  name: QueueName,
-  deliveries: readonly UndoneDelivery[],
-): void {
+export const undoTake: Run<'undoTake'> = ({ queues, ids, rows, received, now }, name, deliveries) => {
   const queue = queues.use(name, now);
   for (const { id, group, body: place, ...rest } of deliveries) {
     const element = ids.parse(id);
@@ -139,80 +116,70 @@ export function undoTake(
     let seq = element + 1;
     while (rows.bySeq(seq) !== null) seq++;
     rows.addShared(subscription, seq, element, row, now);
-    sweeper.noteReleased(queue);
+    queues.noteWaiting(queue, Number.MIN_SAFE_INTEGER);
   }
-}
+};
 
 /**
  * Returns a page of deliveries: waiting ones by maturity, then insertion; reserved ones by lease end. A page ends early
  * instead of exceeding {@link SCAN_BYTES}. Deliveries that fail their checksum are skipped, and left for `take` to set
  * aside, because a scan changes nothing.
  */
-export function scan(
-  store: Store,
-  name: QueueName,
-  group: string,
-  states: readonly string[],
-  ids: readonly string[] | null,
-  after: string | null,
-  limit: number,
-  bodies: boolean,
-): Scanned {
-  const { rows, reply, now } = store;
+export const scan: Run<'scan'> = (store, name, group, states, named, after, limit, bodies) => {
+  const { ids, rows, reply, now } = store;
   const subscription = store.queues.find(name)?.subscriptions.get(group);
-  const fields: Fields = [];
-  if (subscription === undefined) return [null, fields];
+  const deliveries: Scanned[1] = [];
+  if (subscription === undefined) return [null, deliveries];
   // Bodies are read one by one, since a page may end after a few large ones.
-  const addIfIntact = (row: ScannedRow, state: DeliveryState): void => {
+  const addIfIntact = (row: ScannedRow): void => {
     const content = bodies ? rows.contentOf(row) : null;
     const isSound = content === null ? !bodies && row.contentCrc !== null : isIntactContent(row, content);
-    if (isIntactDelivery(row) && isSound) {
-      fields.push(...fieldsOf(store.ids, row, state, content && reply.add(content.body)));
-    }
+    if (!isIntactDelivery(row) || !isSound) return;
+    const { seq, tries, dueAt, leaseUntil, insertedAt, expiresAt, reason } = row;
+    const { type, more, bytes, reservedAt, holder } = row;
+    const state = stateOf(row, now);
+    deliveries.push({
+      id: ids.format(elementOf(row)),
+      state,
+      tries,
+      matureAt: dueAt,
+      leaseUntil,
+      insertedAt: insertedAt ?? 0,
+      expiresAt,
+      reason,
+      contentType: type,
+      more,
+      offset: content && reply.add(content.body),
+      bytes: bytes ?? 0,
+      reservedAt,
+      holder,
+      cursor: named === null ? scanCursor(state, leaseUntil ?? dueAt, ids.format(seq)) : null,
+    });
   };
-  if (ids !== null) {
-    const elements = ids.map((id) => store.ids.parse(id));
-    for (const row of rows.named(subscription, elements, now, states)) addIfIntact(row, row.state);
-    return [null, fields];
+  if (named !== null) {
+    for (const row of rows.named(
+      subscription,
+      named.map((id) => ids.parse(id)),
+      now,
+      states,
+    ))
+      addIfIntact(row);
+    return [null, deliveries];
   }
   const maxBytes = reply.byteLength + SCAN_BYTES;
   let left = limit;
-  for (const start of scanStarts(states, after, (id) => store.ids.parse(id))) {
+  for (const start of scanStarts(states, after, (id) => ids.parse(id))) {
     const { state } = start;
     let { moment, seq } = start;
     for (const row of rows.page(subscription, start, now, left + 1)) {
       if (left === 0 || reply.byteLength >= maxBytes) {
-        return [scanCursor(state, moment, seq === 0 ? '' : store.ids.format(seq)), fields];
+        return [scanCursor(state, moment, seq === 0 ? '' : ids.format(seq)), deliveries];
       }
-      addIfIntact(row, state);
+      addIfIntact(row);
       moment = row.leaseUntil ?? row.dueAt;
       seq = row.seq;
       left--;
     }
   }
-  return [null, fields];
-}
-
-/** @param offset of the body in the reply; null: it is not returned */
-function fieldsOf(ids: Ids, row: ScannedRow, state: DeliveryState, offset: number | null): ScannedFields {
-  const { seq, element, tries, dueAt, leaseUntil, insertedAt, expiresAt, reason } = row;
-  const { type, more, bytes, reservedAt, holder } = row;
-  const deliveryId = element === null || element === seq ? null : ids.format(seq);
-  return [
-    ids.format(elementOf(row)),
-    state,
-    tries,
-    dueAt,
-    leaseUntil,
-    insertedAt ?? 0,
-    expiresAt,
-    reason,
-    type,
-    more,
-    offset,
-    bytes ?? 0,
-    deliveryId,
-    reservedAt,
-    holder,
-  ];
-}
+  return [null, deliveries];
+};
