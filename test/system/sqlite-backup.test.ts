@@ -4,11 +4,13 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
+import { Faults } from '../engines/sqlite-faults.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { commit, transfer } from '../support/settle.ts';
 
 const MIB = 1024 * 1024;
+const SQLITE_IOERR = 10;
 const popping = { group: '', leaseMs: null };
 
 async function backUp(engine: Engine, file: string): Promise<number> {
@@ -134,6 +136,27 @@ describe('A backup of a running SQLite engine', () => {
       await backup;
       assert.deepEqual(readdirSync(folder.path), ['test.db']);
       assert.equal((await (await folder.started()).storage.counts(QUEUE)).ready, 60);
+    });
+  });
+
+  it('is canceled when the store fails, and leaves no file', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ durability: 'normal', testThread: faults.thread });
+      const filler = newElement({ body: Buffer.alloc(MIB, 'x') });
+      for (let megabytes = 0; megabytes < 60; megabytes += 10) {
+        await engine.storage.insert(QUEUE, Array(10).fill(filler));
+      }
+      const copy = join(folder.path, 'copy.db');
+      const backup = assert.rejects(backUp(engine, copy), { code: 'storage-unavailable' });
+      faults.arm('begin', SQLITE_IOERR);
+      await assert.rejects(engine.ping(), { code: 'storage-unavailable' });
+      await backup;
+      await engine.stop();
+      assert.deepEqual(
+        readdirSync(folder.path).filter((name) => name.startsWith('copy')),
+        [],
+      );
     });
   });
 

@@ -158,6 +158,7 @@ class StoreServer {
     const uncertain = this.#store.mayBeDurable ? batches : 0;
     this.#post({ kind: 'failed', message: messageOf(error), uncertain });
     this.#port.close();
+    void this.#backup.stop();
   }
 
   async #backUp(file: string): Promise<void> {
