@@ -59,7 +59,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'all dead letters of expired leases are moved in one step',
     suite: 'sqlite dead letters',
-    edits: [inWorker('settle.ts', 'if (!store.mayCopyMore(copiedBytes)) break;', '')],
+    edits: [inWorker('delivery.ts', 'if (!store.mayCopyMore(copiedBytes)) break;', '')],
   },
   {
     name: 'a sweep whose reply is late forgets the queues that gained elements',
@@ -140,7 +140,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'tries are not incremented',
     suite: 'storage model',
-    edits: [inWorker('settle.ts', 'const tries = row.tries + 1;', 'const tries = row.tries;')],
+    edits: [inWorker('delivery.ts', 'const tries = this.#row.tries + 1;', 'const tries = this.#row.tries;')],
   },
   {
     name: 'elements of equal maturity are delivered last in, first out',
@@ -231,7 +231,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'an element becomes a dead letter one try too late',
     suite: 'storage model',
-    edits: [inWorker('settle.ts', 'tries >= (queue.policy', 'tries > (queue.policy')],
+    edits: [inWorker('delivery.ts', 'tries >= policy.maxTries', 'tries > policy.maxTries')],
   },
   {
     name: 'a returned element loses its tries',
@@ -279,16 +279,16 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'an expired lease causes no retry delay',
     suite: 'retry delays',
-    edits: [inWorker('settle.ts', 'retryFrom: endedAt,', 'retryFrom: null,')],
+    edits: [inWorker('delivery.ts', 'retryFrom: endedAt,', 'retryFrom: null,')],
   },
   {
     name: 'the retry delay of an expired lease starts when the expiry is noticed, not when the lease ended',
     suite: 'storage model',
     edits: [
       inWorker(
-        'settle.ts',
-        'const endedAt = leaseUntil ?? now;',
-        'const endedAt = leaseUntil === 0 ? 0 : now;',
+        'delivery.ts',
+        'const endedAt = leaseUntil ?? this.#store.now;',
+        'const endedAt = leaseUntil === 0 ? 0 : this.#store.now;',
       ),
     ],
   },
@@ -303,15 +303,17 @@ export const SQLITE: readonly Mutant[] = [
     name: 'a rolled-back reservation can still be committed',
     suite: 'contract',
     edits: [
-      inWorker('settle.ts', 'dueAt: moment, tries, token: null,', 'dueAt: moment, tries, token: row.token,'),
+      inWorker(
+        'delivery.ts',
+        'dueAt: moment, tries, token: null,',
+        'dueAt: moment, tries, token: this.#row.token,',
+      ),
     ],
   },
   {
     name: "an uncounted rollback does not keep the element's place",
     suite: 'contract',
-    edits: [
-      inWorker('settle.ts', 'isReturned ? row.dueAt : store.now', 'isReturned ? store.now : store.now'),
-    ],
+    edits: [inWorker('delivery.ts', 'isReturned ? this.#row.dueAt : now', 'isReturned ? now : now')],
   },
   {
     name: 'the token of an earlier reservation settles the next one',
@@ -632,16 +634,14 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a rollback writes a valid checksum over damaged tries',
     suite: 'sqlite damage',
-    edits: [
-      inWorker('settle.ts', 'if (!isIntactDelivery(row)) {', 'if (!isIntactDelivery(row) && row.seq < 0) {'),
-    ],
+    edits: [inWorker('settle.ts', 'if (!delivery.isIntact()) ', 'if (!delivery.isIntact() && row.seq < 0) ')],
   },
   {
     name: 'removing a damaged delivery also removes the element that it names by mistake',
     suite: 'sqlite damage',
     edits: [
       inWorker(
-        'settle.ts',
+        'delivery.ts',
         'isIntactDelivery(found) ? rows.ofElement(element) : [first]',
         'isIntactDelivery(found) || found.seq > 0 ? rows.ofElement(element) : [first]',
       ),

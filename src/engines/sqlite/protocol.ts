@@ -218,15 +218,23 @@ export type SettleFields = [
 export const SETTLE_FIELDS: SettleFields['length'] = 7;
 
 /**
- * The parameters of an action, null if it has none:
- * - `finish`: per insert {@link InsertedFields}
- * - `release`: delay, due at, 1 if the try counts, reason, 1 if the queue's retry delay takes precedence over the
- *   delay
- * - `extend`: length of the lease
- * - `dead-letter`: 1 if the try counts, reason
- * - `move`: queue, groups joined by commas, tries, header names and values
+ * The parameters of an action, null if it has none. `finish`: {@link InsertedFields} of each insert; `extend`: length of
+ * the lease; for the others, see below.
  */
 export type SettleDetails = Fields | null;
+
+export type ReleaseDetail = [
+  delayMs: number,
+  dueAt: number | null,
+  /** 1 if the try counts, else 0. */
+  countTry: number,
+  reason: string | null,
+  /** 1 if the queue's retry delay takes precedence over the delay. */
+  isDefault: number,
+];
+export type DeadLetterDetail = [countTry: number, reason: string | null];
+/** `groups` joined by commas; then names and values of headers. */
+export type MoveDetail = [to: QueueName, groups: string, tries: number | null, ...headers: (string | null)[]];
 
 /**
  * Encodes the rarer fields of an element's content as JSON, `[content encoding, name, value, …]`; null if it has none.

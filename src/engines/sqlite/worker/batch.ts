@@ -15,11 +15,12 @@ import {
   SETTLE_FIELDS,
   SETTLE_NEEDS,
 } from '../protocol.ts';
+import { endLeases } from './delivery.ts';
 import { isFatal, isFull, rejectionOf, StoreLost } from './errors.ts';
 import { elementAt, insert, insertAll } from './insert.ts';
 import { purge } from './purge.ts';
 import { deliveriesIn } from './queues.ts';
-import { endLeases, isCommit, settle } from './settle.ts';
+import { isCommit, settle } from './settle.ts';
 import type { Run, Store } from './store.ts';
 import { sweep } from './sweep.ts';
 import { scan, take, undoTake } from './take.ts';

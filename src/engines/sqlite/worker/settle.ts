@@ -1,36 +1,24 @@
-import { retryDelayMs } from '../../../engine/queue-policy.ts';
-import { EXPIRED, LEASE_EXPIRED, type SettleOutcome } from '../../../engine/storage.ts';
+import type { SettleOutcome } from '../../../engine/storage.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
-import { withChanges } from '../../../model/headers.ts';
 import { readHolder } from '../../../model/owner.ts';
-import { deadLetterHeaders } from '../../../model/service-headers.ts';
-import { toByteString } from '../../../util/byte-string.ts';
 import {
+  type DeadLetterDetail,
   type Fields,
-  fromMore,
   INSERTED_FIELDS,
   type InsertedFields,
-  nameOf,
+  type MoveDetail,
   type QueueName,
+  type ReleaseDetail,
   SETTLE_FIELDS,
   type SettleDetails,
   type SettleFields,
-  toMore,
 } from '../protocol.ts';
+import { StoredDelivery } from './delivery.ts';
 import { elementAt, type Incoming, insertAll } from './insert.ts';
 import type { Subscription, WorkerQueue } from './queues.ts';
-import {
-  type DeliveryRow,
-  type ElementRow,
-  elementOf,
-  isIntactContent,
-  isIntactDelivery,
-  SHORTEST_RANGE,
-} from './rows.ts';
+import { type DeliveryRow, SHORTEST_RANGE } from './rows.ts';
 import type { Store } from './store.ts';
 import { isTokenOf, storedToken } from './tokens.ts';
-
-// Transitions of deliveries: settlements, lease expiries, dead letters, copies to other queues, damage.
 
 type Kind = SettleFields[6];
 
@@ -215,263 +203,8 @@ function apply(
     rows.extend(subscription, row.seq, now + Number(detail[0]));
     return 'done';
   }
-  // A change computed from damaged fields would get a valid checksum.
-  if (!isIntactDelivery(row)) {
-    setAsideDamaged(store, row.seq);
-    return 'not-found';
-  }
-  if (kind === 'dead-letter') {
-    const [countTry, reason] = detail;
-    return deadLetter(store, subscription, row, row.tries + Number(countTry), reason as string | null);
-  }
-  return kind === 'move'
-    ? move(store, subscription, row, detail as Move)
-    : release(store, subscription, row, detail as Release);
-}
-
-type Release = [
-  delayMs: number,
-  dueAt: number | null,
-  countTry: number,
-  reason: string | null,
-  isDefault: number,
-];
-
-function release(
-  store: Store,
-  subscription: Subscription,
-  row: DeliveryRow,
-  [delayMs, dueAt, countTry, reason, isDefault]: Release,
-): SettleOutcome {
-  const isReturned = row.leaseUntil !== null && countTry === 0 && delayMs === 0;
-  const moment = dueAt ?? (isReturned ? row.dueAt : store.now + delayMs);
-  if (countTry === 1) {
-    const retryFrom = isDefault === 1 ? store.now : null;
-    return failTry(store, subscription, row, { dueAt: moment, retryFrom, token: null, reason });
-  }
-  const { tries } = row;
-  return setWaiting(store, subscription, row, { dueAt: moment, tries, token: null, reason: row.reason });
-}
-
-function setWaiting(
-  { rows, queues, now }: Store,
-  subscription: Subscription,
-  row: DeliveryRow,
-  facts: Pick<DeliveryRow, 'dueAt' | 'tries' | 'token' | 'reason'>,
-): 'done' {
-  rows.setWaiting(subscription, row, facts, now);
-  // It may be older than all others.
-  queues.noteWaiting(subscription.queue, Number.MIN_SAFE_INTEGER);
-  return 'done';
-}
-
-/**
- * Ends expired leases: each is a failed try, whose element waits again from the end of the lease, or from the queue's
- * retry delay after it. Called before each batch in which a lease may have ended, so that no operation depends on
- * `sweep` being called in time. What exceeds one step is left to the next.
- */
-export function endLeases(store: Store): void {
-  const { rows, queues, now, copiedBytes } = store;
-  if (!rows.mayLeaseHaveEnded(now)) return;
-  for (const row of rows.endedLeases(now)) {
-    if (!store.mayCopyMore(copiedBytes)) break;
-    const subscription = queues.subscriptionById(row.subscription);
-    // An earlier row of the loop may have set aside the element as damaged, with the deliveries of all groups.
-    if (subscription === null || rows.bySeq(row.seq) === null) continue;
-    store.affected.add(nameOf(subscription.queue.key));
-    // A try counted in damaged fields would get a valid checksum.
-    if (!isIntactDelivery(row)) setAsideDamaged(store, row.seq);
-    else {
-      const { token, leaseUntil } = row;
-      const endedAt = leaseUntil ?? now;
-      const failed = { dueAt: endedAt, retryFrom: endedAt, token, reason: LEASE_EXPIRED };
-      failTry(store, subscription, row, failed);
-    }
-  }
-  rows.findNextLeaseEnd();
-}
-
-/** A failed try: a release that counts it, or a lease expiry. */
-interface FailedTry {
-  /** When the delivery becomes eligible again, unless the element becomes a dead letter. */
-  readonly dueAt: number;
-  /** The moment from which the queue's retry delay, if any, counts instead of `dueAt`; null: it does not apply. */
-  readonly retryFrom: number | null;
-  /** The token to store: that of an expired lease, so that the late worker may still commit; else null. */
-  readonly token: string | null;
-  readonly reason: string | null;
-}
-
-/** Counts a failed try. When the tries reach the queue's `maxTries`, the element is moved to the dead-letter queue. */
-function failTry(
-  store: Store,
-  subscription: Subscription,
-  row: DeliveryRow,
-  { dueAt, retryFrom, token, reason }: FailedTry,
-): SettleOutcome {
-  const { queue } = subscription;
-  const tries = row.tries + 1;
-  const to = deadLetterQueue(queue);
-  if (to !== null && tries >= (queue.policy.deadLetter?.maxTries ?? 0)) {
-    return toDeadLetterQueue(store, subscription, row, to, tries, reason);
-  }
-  const { retryDelay } = queue.policy;
-  const retryAt =
-    retryFrom === null || retryDelay === null
-      ? dueAt
-      : retryFrom + retryDelayMs(retryDelay, tries, elementOf(row));
-  return setWaiting(store, subscription, row, { dueAt: retryAt, tries, token, reason });
-}
-
-/** Moves an element to the dead-letter queue, whatever its tries. If there is none, it waits again. */
-function deadLetter(
-  store: Store,
-  subscription: Subscription,
-  row: DeliveryRow,
-  tries: number,
-  reason: string | null,
-): SettleOutcome {
-  const to = deadLetterQueue(subscription.queue);
-  if (to !== null) return toDeadLetterQueue(store, subscription, row, to, tries, reason);
-  const lastReason = tries > row.tries ? reason : row.reason;
-  return setWaiting(store, subscription, row, { dueAt: store.now, tries, token: null, reason: lastReason });
-}
-
-/** Moves an expired delivery to the dead-letter queue; removes it if there is none. */
-export function expire(store: Store, subscription: Subscription, row: DeliveryRow): void {
-  const to = deadLetterQueue(subscription.queue);
-  if (!isIntactDelivery(row)) setAsideDamaged(store, row.seq);
-  else if (to === null) store.rows.remove(subscription, [row]);
-  else toDeadLetterQueue(store, subscription, row, to, row.tries, EXPIRED);
-}
-
-/** The dead-letter queue of a queue; null if failed elements stay. The dead-letter queue itself has none. */
-function deadLetterQueue({ policy, key }: WorkerQueue): string | null {
-  const { deadLetter } = policy;
-  return deadLetter === null || deadLetter.queue === key.name ? null : deadLetter.queue;
-}
-
-/**
- * Moves a delivery's element to the dead-letter queue `to`: a new element with the same content and further headers,
- * for the namespace's default groups, with 0 tries. In a stream only this group's delivery is finished; the others
- * still refer to the original. An element whose checksum does not match is set aside instead.
- */
-function toDeadLetterQueue(
-  store: Store,
-  subscription: Subscription,
-  row: DeliveryRow,
-  to: string,
-  tries: number,
-  reason: string | null,
-): SettleOutcome {
-  const { records, now } = store;
-  const { queue, group } = subscription;
-  const content = intactContent(store, row);
-  if (content === null) return 'not-found';
-  const { contentEncoding, headers } = fromMore(content.more);
-  const deadHeaders = deadLetterHeaders(headers, {
-    from: toByteString(queue.key.name),
-    group,
-    at: now,
-    tries,
-    id: store.ids.format(elementOf(row)),
-    reason,
-  });
-  const more = toMore(contentEncoding, deadHeaders);
-  const groups = store.queues.defaultGroups(queue);
-  const facts = { dueAt: now, tries: 0, expiresAt: null, reason, groups };
-  const target = moveTo(store, subscription, row, nameOf({ ns: queue.key.ns, name: to }), {
-    ...content,
-    more,
-    ...facts,
-  });
-  records.countOne(queue, group, 'deadletter');
-  records.countOne(target, PLAIN_GROUP, 'put');
-  if (groups !== '') for (const one of groups.split(',')) records.countOne(target, one, 'put');
-  return 'dead-lettered';
-}
-
-/** Finishes a delivery, and stores a copy of its element in another queue, which is returned. */
-function moveTo(
-  store: Store,
-  subscription: Subscription,
-  row: DeliveryRow,
-  to: QueueName,
-  copy: Omit<Incoming, 'key' | 'fingerprint'>,
-): WorkerQueue {
-  const target = store.queues.use(to, store.now);
-  store.rows.remove(subscription, [row]);
-  insertAll(store, target, [{ ...copy, key: null, fingerprint: null }]);
-  store.copiedBytes += copy.body.byteLength;
-  store.affected.add(to);
-  return target;
-}
-
-type Move = [to: QueueName, groups: string, tries: number | null, ...headers: (string | null)[]];
-
-/** Moves a delivery's element with the same maturity and expiry. */
-function move(
-  store: Store,
-  subscription: Subscription,
-  row: DeliveryRow,
-  [to, groups, tries, ...headers]: Move,
-): SettleOutcome {
-  const content = intactContent(store, row);
-  if (content === null) return 'not-found';
-  const { dueAt, expiresAt } = row;
-  let { more } = content;
-  if (headers.length > 0) {
-    const before = fromMore(more);
-    more = toMore(before.contentEncoding, withChanges(before.headers, headers));
-  }
-  const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null, groups };
-  moveTo(store, subscription, row, to, { ...content, more, ...facts });
-  return 'done';
-}
-
-/**
- * The content of a delivery. If it is missing or its checksum does not match, sets the element aside and returns null.
- */
-function intactContent(store: Store, row: DeliveryRow): ElementRow | null {
-  const content = store.rows.contentOf(row);
-  if (content !== null && isIntactContent(row, content)) return content;
-  setAsideDamaged(store, row.seq);
-  return null;
-}
-
-/**
- * Removes a delivery whose checksum, or that of its content, does not match from its queue, and stores its content in
- * the table `damaged`. So it is never delivered as valid, does not block the elements behind it, and can still be
- * inspected by a person. A warning names its id and queue. If the content is damaged, the deliveries of all groups are
- * removed; a damaged delivery is removed alone, since its field `element` may refer to another delivery's element.
- */
-export function setAsideDamaged(store: Store, seq: number): void {
-  const { rows, queues, counter, now } = store;
-  const found = rows.bySeq(seq);
-  const group = queues.subscriptionById(found?.subscription ?? 0)?.group;
-  if (found === null || group === undefined) return;
-  // On a plain queue, the delivery has the number of its element.
-  const first = group === PLAIN_GROUP && found.element !== null ? { ...found, element: seq } : found;
-  const element = elementOf(first);
-  const affected = new Set<WorkerQueue>();
-  let isKept = false;
-  for (const row of isIntactDelivery(found) ? rows.ofElement(element) : [first]) {
-    const subscription = queues.subscriptionById(row.subscription);
-    if (subscription === null) continue;
-    const { queue } = subscription;
-    affected.add(queue);
-    const content: ElementRow | null = isKept ? null : rows.contentOf(row);
-    if (content !== null) rows.setAside(element, queue.id, content, now);
-    isKept ||= content !== null;
-    rows.remove(subscription, [row]);
-  }
-  // A damaged maturity or subscription is still counted with its value from before the damage.
-  for (const { subscriptions } of affected)
-    for (const one of subscriptions.values()) counter.recount(one, now);
-  const [queue] = affected;
-  const fate = isKept ? 'kept in the table "damaged"' : 'lost: its content is missing';
-  store.warn(
-    { element: store.ids.format(element), namespace: queue?.key.ns ?? '', queue: queue?.key.name ?? '' },
-    `an element fails its checksum; it was removed from its queue and ${fate}`,
-  );
+  const delivery = new StoredDelivery(store, subscription, row);
+  if (!delivery.isIntact()) return 'not-found';
+  if (kind === 'dead-letter') return delivery.deadLetter(detail as DeadLetterDetail);
+  return kind === 'move' ? delivery.move(detail as MoveDetail) : delivery.release(detail as ReleaseDetail);
 }

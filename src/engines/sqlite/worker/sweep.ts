@@ -1,6 +1,6 @@
 import { queueDefinitionKey } from '../../../engine/definitions.ts';
+import { endLeases, StoredDelivery } from './delivery.ts';
 import { deliveriesIn, USE_NOTED_MS, type WorkerQueue } from './queues.ts';
-import { endLeases, expire } from './settle.ts';
 import type { Store } from './store.ts';
 
 /**
@@ -34,7 +34,9 @@ export function sweep(store: Store): number | null {
     isStepOver = !store.mayCopyMore(copiedBefore);
     if (isStepOver) break;
     const subscription = queues.subscriptionById(row.subscription);
-    if (subscription !== null && rows.bySeq(row.seq) !== null) expire(store, subscription, row);
+    if (subscription === null || rows.bySeq(row.seq) === null) continue;
+    const delivery = new StoredDelivery(store, subscription, row);
+    if (delivery.isIntact()) delivery.expire();
   }
   const areOldLeft = dropOld(store);
   const areKeysLeft = records.forgetKeys(now, MAX_ROWS_PER_CALL);

@@ -2,6 +2,7 @@ import { SCAN_BYTES, scanCursor, scanStarts } from '../../../engine/scan-cursor.
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { LIMITS } from '../../../model/limits.ts';
 import { bodyAt, type Fields, type Scanned, type TakenFields } from '../protocol.ts';
+import { StoredDelivery, setAsideDamaged } from './delivery.ts';
 import {
   elementOf,
   isIntactContent,
@@ -10,7 +11,6 @@ import {
   type ScannedRow,
   stateOf,
 } from './rows.ts';
-import { expire, setAsideDamaged } from './settle.ts';
 import type { Run } from './store.ts';
 import { drawStoredToken, tokenOf } from './tokens.ts';
 
@@ -54,8 +54,9 @@ export const take: Run<'take'> = (store, name, group, count, leaseMs, holders, m
         break;
       }
       if (expiresAt !== null && expiresAt <= now) {
-        const delivery = rows.bySeq(seq);
-        if (delivery !== null) expire(store, subscription, delivery);
+        const whole = rows.bySeq(seq);
+        const delivery = whole && new StoredDelivery(store, subscription, whole);
+        if (delivery?.isIntact()) delivery.expire();
         expired++;
         continue;
       }
