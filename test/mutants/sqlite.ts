@@ -39,7 +39,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream reads all elements that became due since the previous one',
     suite: 'sqlite counts',
-    edits: [inWorker('counts.ts', 'left -= due.length / DELIVERIES_PER_READ;', 'left = ELEMENTS_PER_COUNT;')],
+    edits: [inWorker('counts.ts', 'Read -= due.length / DELIVERIES_PER_READ;', 'Read = ELEMENTS_PER_COUNT;')],
   },
   {
     name: 'elements past their retention that one sweep leaves over are never removed',
@@ -86,7 +86,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream misses elements that became due since the previous one',
     suite: 'sqlite counts',
-    edits: [inWorker('counts.ts', '    this.#noteDue(queue, now);\n', '')],
+    edits: [inWorker('counts.ts', '      this.#noteDue(subscription, now);\n', '')],
   },
   {
     name: 'a count of a stream marks an element as changed only after the change',

@@ -44,6 +44,8 @@ type Counts = { -readonly [K in keyof GroupCounts]: GroupCounts[K] };
 export class QueueCounter {
   readonly #queues: Queues;
   readonly #sql: Statements<typeof SQL>;
+  /** How many elements that became due the running count may still read. */
+  #leftToRead = 0;
 
   constructor(db: DatabaseSync, queues: Queues) {
     this.#queues = queues;
@@ -57,6 +59,7 @@ export class QueueCounter {
   counts(name: QueueName, group: string | null, now: number): [counts: QueueCounts, isPart: boolean] {
     const queue = this.#queues.find(name);
     const groups = new Map<GroupName, GroupCounts>();
+    this.#leftToRead = ELEMENTS_PER_COUNT;
     if (queue === null || group !== null) {
       const subscription = queue?.subscriptions.get(group ?? PLAIN_GROUP);
       const counted = subscription === undefined ? NO_COUNTS : this.#groupCounts(subscription, now);
@@ -111,6 +114,7 @@ export class QueueCounter {
       subscription.ready += isClockBehind ? -due : due;
       subscription.scheduled -= isClockBehind ? -due : due;
       this.#updateScheduledFrom(subscription, now);
+      this.#noteDue(subscription, now);
     }
     subscription.countedAt = now;
     return subscription;
@@ -165,7 +169,6 @@ export class QueueCounter {
 
   /** Updates {@link SharedCounts}. Must be called after all subscriptions of the queue were counted at `now`. */
   #countShared(queue: WorkerQueue, now: number): StateCounts {
-    this.#noteDue(queue, now);
     const excess: StateCounts = queue.shared?.excess ?? { ready: 0, scheduled: 0, reserved: 0 };
     const changed = queue.shared?.changed ?? new Set();
     let left = ELEMENTS_PER_COUNT;
@@ -175,12 +178,8 @@ export class QueueCounter {
       left -= addExcess(excess, this.#statesOf(element, now), 1);
     }
     const readTo = this.#readShared(queue, now, excess, left);
-    let holdsUntil = Number.POSITIVE_INFINITY;
-    for (const { scheduledFrom } of queue.subscriptions.values()) {
-      holdsUntil = Math.min(holdsUntil, scheduledFrom);
-    }
     const isPart = changed.size > 0 || readTo < Number.POSITIVE_INFINITY;
-    queue.shared = { excess, readTo, countedAt: now, validUntil: holdsUntil, changed, isPart };
+    queue.shared = { excess, readTo, countedAt: now, changed, isPart };
     return excess;
   }
 
@@ -201,21 +200,18 @@ export class QueueCounter {
    * Deliveries that became due since the last count change the states of their elements. If they are more than one
    * count may read, or the clock was set back, all elements are counted again, a part at a time.
    */
-  #noteDue(queue: WorkerQueue, now: number): void {
-    const { shared } = queue;
-    if (shared === null || (now >= shared.countedAt && now < shared.validUntil)) return;
-    let left = now < shared.countedAt ? 0 : ELEMENTS_PER_COUNT;
-    for (const subscription of queue.subscriptions.values()) {
-      if (left <= 0) break;
-      const most = Math.ceil(left * DELIVERIES_PER_READ);
-      const due = this.#sql.becameDue.arrays<[number | null]>(subscription.id, shared.countedAt, now, most);
-      left -= due.length / DELIVERIES_PER_READ;
-      for (const [element] of due) {
-        if (left <= 0) break;
-        left -= this.beforeChange(subscription, element);
-      }
+  #noteDue(subscription: Subscription, now: number): void {
+    const { id, queue, countedAt } = subscription;
+    if (now < countedAt) queue.shared = null;
+    if (queue.shared === null) return;
+    const most = Math.ceil(this.#leftToRead * DELIVERIES_PER_READ);
+    const due = this.#sql.becameDue.arrays<[number | null]>(id, countedAt, now, most);
+    this.#leftToRead -= due.length / DELIVERIES_PER_READ;
+    for (const [element] of due) {
+      if (this.#leftToRead <= 0) break;
+      this.#leftToRead -= this.beforeChange(subscription, element);
     }
-    if (left <= 0) queue.shared = null;
+    if (this.#leftToRead <= 0) queue.shared = null;
   }
 
   /**

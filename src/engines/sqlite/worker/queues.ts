@@ -36,8 +36,6 @@ export interface SharedCounts {
   readonly countedAt: number;
   /** The last element that was counted; Infinity if all were. Later ones count once for each of their groups. */
   readonly readTo: number;
-  /** No counted delivery becomes due before this moment. */
-  readonly validUntil: number;
   /** Elements that have changed and were not counted again. */
   readonly changed: Set<number>;
   /** Whether the last count did not reach all elements; the next one counts more. */
