@@ -352,7 +352,7 @@ interface ExtendAction {
  * queue has no dead-letter queue, or is its own, the element is released without delay, so that a change of policy
  * loses nothing.
  */
-interface DeadLetterAction {
+export interface DeadLetterAction {
   readonly kind: 'dead-letter';
   /** Whether this counts as a failed try: in `x-dl-tries`, or in the tries of an element that is released instead. */
   readonly countTry: boolean;

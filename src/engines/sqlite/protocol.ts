@@ -1,6 +1,7 @@
 import type { StoredDefinition } from '../../engine/definitions.ts';
 import type { Counters } from '../../engine/stats.ts';
 import type {
+  FinishAction,
   PurgeStep,
   QueueCounts,
   ScannedDelivery,
@@ -8,7 +9,7 @@ import type {
   SettleOutcome,
   Usage,
 } from '../../engine/storage.ts';
-import { type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
+import { type ElementHeaders, type GroupName, NO_HEADERS } from '../../model/element.ts';
 import type { ErrorCode } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 
@@ -217,24 +218,13 @@ export type SettleFields = [
 ];
 export const SETTLE_FIELDS: SettleFields['length'] = 7;
 
-/**
- * The parameters of an action, null if it has none. `finish`: {@link InsertedFields} of each insert; `extend`: length of
- * the lease; for the others, see below.
- */
-export type SettleDetails = Fields | null;
+/** Of an item that finishes its delivery: {@link InsertedFields} of each insert, null: none. Else the action. */
+export type SettleDetails = Fields | null | Exclude<SettleAction, FinishAction>;
 
-export type ReleaseDetail = [
-  delayMs: number,
-  dueAt: number | null,
-  /** 1 if the try counts, else 0. */
-  countTry: number,
-  reason: string | null,
-  /** 1 if the queue's retry delay takes precedence over the delay. */
-  isDefault: number,
-];
-export type DeadLetterDetail = [countTry: number, reason: string | null];
-/** `groups` joined by commas; then names and values of headers. */
-export type MoveDetail = [to: QueueName, groups: string, tries: number | null, ...headers: (string | null)[]];
+/** Joined by commas, which no name contains; '' on a plain queue. */
+export function joinGroups(groups: readonly GroupName[]): string {
+  return groups.length > 1 ? [...new Set(groups)].join(',') : (groups[0] ?? '');
+}
 
 /**
  * Encodes the rarer fields of an element's content as JSON, `[content encoding, name, value, …]`; null if it has none.

@@ -2,7 +2,6 @@ import { settleRest } from '../../engine/settle-rest.ts';
 import {
   ALL_CAPABILITIES,
   type InsertOptions,
-  MAX_REASON_BYTES,
   type PurgeStep,
   type QueueCounts,
   type QueueOptions,
@@ -30,7 +29,6 @@ import {
 } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, readHolder } from '../../model/owner.ts';
-import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import type { WorkerClient } from './client.ts';
 import {
   type BodyWriter,
@@ -40,6 +38,7 @@ import {
   type Fields,
   fromMore,
   type Inserted,
+  joinGroups,
   nameOf,
   type PackedBodies,
   type RareFields,
@@ -259,33 +258,14 @@ export class SqliteStorage implements Storage {
   }
 
   #detailsOf(action: SettleAction, now: number, bodies: BodyWriter): SettleDetails {
-    switch (action.kind) {
-      case 'finish': {
-        if (action.inserts === undefined || action.inserts.length === 0) return null;
-        const fields: Fields = [];
-        for (const { queue, element } of action.inserts) {
-          fields.push(nameOf(queue));
-          this.#writeElement(element, now, bodies, fields);
-        }
-        return fields;
-      }
-      case 'release': {
-        const isDefault = action.countTry && action.isDefaultDelay === true;
-        return [
-          action.delayMs,
-          action.dueAt ?? null,
-          action.countTry ? 1 : 0,
-          cutReason(action.reason),
-          isDefault ? 1 : 0,
-        ];
-      }
-      case 'extend':
-        return [action.leaseMs];
-      case 'dead-letter':
-        return [action.countTry ? 1 : 0, cutReason(action.reason)];
-      case 'move':
-        return [nameOf(action.to), joinGroups(action.groups), action.tries, ...action.headers];
+    if (action.kind !== 'finish') return action;
+    if (action.inserts === undefined || action.inserts.length === 0) return null;
+    const fields: Fields = [];
+    for (const { queue, element } of action.inserts) {
+      fields.push(nameOf(queue));
+      this.#writeElement(element, now, bodies, fields);
     }
+    return fields;
   }
 
   /**
@@ -324,14 +304,6 @@ export class SqliteStorage implements Storage {
 
 function identity<T>(result: T): T {
   return result;
-}
-
-function joinGroups(groups: readonly GroupName[]): string {
-  return groups.length > 1 ? [...new Set(groups)].join(',') : (groups[0] ?? '');
-}
-
-function cutReason(reason: string | null | undefined): string | null {
-  return reason == null ? null : truncateUtf8(reason, MAX_REASON_BYTES);
 }
 
 /**

@@ -1,23 +1,20 @@
 import { retryDelayMs } from '../../../engine/queue-policy.ts';
 import {
+  type DeadLetterAction,
   type DeadLetterPolicy,
   EXPIRED,
   LEASE_EXPIRED,
+  MAX_REASON_BYTES,
+  type MoveAction,
+  type ReleaseAction,
   type SettleOutcome,
 } from '../../../engine/storage.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { withChanges } from '../../../model/headers.ts';
 import { deadLetterHeaders } from '../../../model/service-headers.ts';
 import { toByteString } from '../../../util/byte-string.ts';
-import {
-  type DeadLetterDetail,
-  fromMore,
-  type MoveDetail,
-  nameOf,
-  type QueueName,
-  type ReleaseDetail,
-  toMore,
-} from '../protocol.ts';
+import { truncateUtf8 } from '../../../util/truncate-utf8.ts';
+import { fromMore, joinGroups, nameOf, type QueueName, toMore } from '../protocol.ts';
 import { type Incoming, insertAll } from './insert.ts';
 import type { Subscription, WorkerQueue } from './queues.ts';
 import { type DeliveryRow, type ElementRow, elementOf, isIntactContent, isIntactDelivery } from './rows.ts';
@@ -56,14 +53,15 @@ export class StoredDelivery {
     return false;
   }
 
-  release([delayMs, dueAt, countTry, requestedReason, isDefault]: ReleaseDetail): SettleOutcome {
+  release(action: ReleaseAction): SettleOutcome {
     const { now } = this.#store;
     const { leaseUntil, tries, reason } = this.#row;
-    const isReturned = leaseUntil !== null && countTry === 0 && delayMs === 0;
+    const { delayMs, dueAt, countTry } = action;
+    const isReturned = leaseUntil !== null && !countTry && delayMs === 0;
     const moment = dueAt ?? (isReturned ? this.#row.dueAt : now + delayMs);
-    if (countTry === 0) return this.#setWaiting({ dueAt: moment, tries, token: null, reason });
-    const retryFrom = isDefault === 1 ? now : null;
-    return this.#failTry({ dueAt: moment, retryFrom, token: null, reason: requestedReason });
+    if (!countTry) return this.#setWaiting({ dueAt: moment, tries, token: null, reason });
+    const retryFrom = action.isDefaultDelay ? now : null;
+    return this.#failTry({ dueAt: moment, retryFrom, token: null, reason: cutReason(action.reason) });
   }
 
   /** A failed try. The element waits again from the end of the lease, or from the queue's retry delay after it. */
@@ -74,12 +72,12 @@ export class StoredDelivery {
   }
 
   /** Moves the element to the dead-letter queue, whatever its tries. If there is none, it waits again. */
-  deadLetter([countTry, reason]: DeadLetterDetail): SettleOutcome {
-    const tries = this.#row.tries + countTry;
+  deadLetter(action: DeadLetterAction): SettleOutcome {
+    const tries = this.#row.tries + (action.countTry ? 1 : 0);
     const policy = this.#deadLetterPolicy;
-    if (policy !== null) return this.#toDeadLetterQueue(policy, tries, reason);
-    const lastReason = countTry === 1 ? reason : this.#row.reason;
-    return this.#setWaiting({ dueAt: this.#store.now, tries, token: null, reason: lastReason });
+    if (policy !== null) return this.#toDeadLetterQueue(policy, tries, cutReason(action.reason));
+    const reason = action.countTry ? cutReason(action.reason) : this.#row.reason;
+    return this.#setWaiting({ dueAt: this.#store.now, tries, token: null, reason });
   }
 
   /** Moves the expired element to the dead-letter queue; removes the delivery if there is none. */
@@ -90,7 +88,7 @@ export class StoredDelivery {
   }
 
   /** Moves the element, with the same maturity and expiry. */
-  move([to, groups, tries, ...headers]: MoveDetail): SettleOutcome {
+  move({ to, groups, tries, headers }: MoveAction): SettleOutcome {
     const content = this.#intactContent();
     if (content === null) return 'not-found';
     const { dueAt, expiresAt } = this.#row;
@@ -100,7 +98,7 @@ export class StoredDelivery {
       more = toMore(before.contentEncoding, withChanges(before.headers, headers));
     }
     const facts = { dueAt, tries: tries ?? this.#row.tries, expiresAt, reason: null };
-    this.#moveTo(to, { ...content, more, ...facts, groups });
+    this.#moveTo(nameOf(to), { ...content, more, ...facts, groups: joinGroups(groups) });
     return 'done';
   }
 
@@ -183,6 +181,10 @@ export class StoredDelivery {
     setAsideDamaged(this.#store, this.#row.seq);
     return null;
   }
+}
+
+function cutReason(reason: string | null | undefined): string | null {
+  return reason == null ? null : truncateUtf8(reason, MAX_REASON_BYTES);
 }
 
 /**

@@ -2,13 +2,12 @@ import type { SettleOutcome } from '../../../engine/storage.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { readHolder } from '../../../model/owner.ts';
 import {
-  type DeadLetterDetail,
   type Fields,
   INSERTED_FIELDS,
   type InsertedFields,
-  type MoveDetail,
+  joinGroups,
+  nameOf,
   type QueueName,
-  type ReleaseDetail,
   SETTLE_FIELDS,
   type SettleDetails,
   type SettleFields,
@@ -40,7 +39,7 @@ interface Reference {
  * @throws QuaysideError `too-many-groups`
  */
 export function settle(store: Store, items: Fields, details: readonly SettleDetails[] | null): Fields {
-  if (details !== null) enforceGroupLimits(store, items, details);
+  if (details !== null) enforceGroupLimits(store, details);
   const results: Fields = [];
   /** Elements that items insert, by queue: together they take 2 µs less per item of an exchange with two copies. */
   const inserted = new Map<QueueName, Incoming[]>();
@@ -53,11 +52,14 @@ export function settle(store: Store, items: Fields, details: readonly SettleDeta
     const end = endOfRange(store, items, at);
     const isFinished = queue !== null && finishRange(store, queue, items, at, end);
     for (; at < end; at += SETTLE_FIELDS) {
-      const kind = items[at + 6] as Kind;
-      const detail = details?.[at / SETTLE_FIELDS] ?? [];
+      const detail = details?.[at / SETTLE_FIELDS] ?? null;
       const outcome = isFinished ? 'done' : settleItem(store, queue, items, at, detail);
-      if (outcome === 'done' && kind === 'finish') readInserts(store, detail, inserted);
-      results.push(outcome, outcome === 'done' && kind === 'extend' ? store.now + Number(detail[0]) : null);
+      let until: number | null = null;
+      if (outcome === 'done' && detail !== null) {
+        if (Array.isArray(detail)) readInserts(store, detail, inserted);
+        else if (detail.kind === 'extend') until = store.now + detail.leaseMs;
+      }
+      results.push(outcome, until);
     }
   }
   for (const [to, elements] of inserted) insertAll(store, store.queues.use(to, store.now), elements);
@@ -107,7 +109,7 @@ function finishRange(store: Store, queue: WorkerQueue, items: Fields, from: numb
 }
 
 /** Checks the group limits of all elements that the call inserts, before it changes anything. */
-function enforceGroupLimits({ queues }: Store, items: Fields, details: readonly SettleDetails[]): void {
+function enforceGroupLimits({ queues }: Store, details: readonly SettleDetails[]): void {
   const targets = new Map<QueueName, { readonly groups: string }[]>();
   const add = (queue: QueueName, groups: string): void => {
     if (groups === '') return;
@@ -115,15 +117,13 @@ function enforceGroupLimits({ queues }: Store, items: Fields, details: readonly 
     if (elements === undefined) targets.set(queue, [{ groups }]);
     else elements.push({ groups });
   };
-  for (const [index, detail] of details.entries()) {
-    const kind = items[index * SETTLE_FIELDS + 6] as Kind;
-    if (detail === null) continue;
-    if (kind === 'move') add(detail[0] as QueueName, detail[1] as string);
-    if (kind !== 'finish') continue;
-    // Read by index: tuples would be created for each element only to find no groups.
-    for (let at = 0; at < detail.length; at += INSERTED_FIELDS) {
-      add(detail[at] as InsertedFields[0], detail[at + 7] as InsertedFields[7]);
-    }
+  for (const detail of details) {
+    if (Array.isArray(detail)) {
+      // Read by index: tuples would be created for each element only to find no groups.
+      for (let at = 0; at < detail.length; at += INSERTED_FIELDS) {
+        add(detail[at] as InsertedFields[0], detail[at + 7] as InsertedFields[7]);
+      }
+    } else if (detail?.kind === 'move') add(nameOf(detail.to), joinGroups(detail.groups));
   }
   for (const [queue, elements] of targets) queues.enforceGroupLimit(queue, elements);
 }
@@ -144,7 +144,7 @@ function settleItem(
   queue: WorkerQueue | null,
   items: Fields,
   at: number,
-  detail: Fields,
+  detail: SettleDetails,
 ): SettleOutcome {
   const { queues, rows, now } = store;
   const element = store.ids.parse(items[at + 1] as SettleFields[1]);
@@ -163,7 +163,7 @@ function settleItem(
   if (row === null) return 'not-found';
   const owner = items[at + 5] as SettleFields[5];
   const reference = { element, isWaiting: items[at + 3] === 1, token, owner };
-  return outcomeIfNotAllowed(row, reference, kind, now) ?? apply(store, subscription, row, kind, detail);
+  return outcomeIfNotAllowed(row, reference, kind, now) ?? apply(store, subscription, row, detail);
 }
 
 /**
@@ -191,20 +191,19 @@ function apply(
   store: Store,
   subscription: Subscription,
   row: DeliveryRow,
-  kind: Kind,
-  detail: Fields,
+  detail: SettleDetails,
 ): SettleOutcome {
   const { rows, now } = store;
-  if (kind === 'finish') {
+  if (detail === null || Array.isArray(detail)) {
     rows.remove(subscription, [row]);
     return 'done';
   }
-  if (kind === 'extend') {
-    rows.extend(subscription, row.seq, now + Number(detail[0]));
+  if (detail.kind === 'extend') {
+    rows.extend(subscription, row.seq, now + detail.leaseMs);
     return 'done';
   }
   const delivery = new StoredDelivery(store, subscription, row);
   if (!delivery.isIntact()) return 'not-found';
-  if (kind === 'dead-letter') return delivery.deadLetter(detail as DeadLetterDetail);
-  return kind === 'move' ? delivery.move(detail as MoveDetail) : delivery.release(detail as ReleaseDetail);
+  if (detail.kind === 'dead-letter') return delivery.deadLetter(detail);
+  return detail.kind === 'move' ? delivery.move(detail) : delivery.release(detail);
 }
