@@ -18,7 +18,7 @@ import type { QueueKey } from '../../model/names.ts';
  * elements, structured clone took 5 to 7 µs per element as objects with a Uint8Array each, and about 2 µs, both threads
  * together, as flat fields.
  */
-export type Field = string | number | null;
+type Field = string | number | null;
 export type Fields = Field[];
 
 /** Namespace and name of a queue as one string. */

@@ -31,7 +31,7 @@ export const insert: Run<'insert'> = (store, name, fields, request) => {
   const elements = elementsOf(fields, received);
   const repeat = request === null ? null : repeatOf(store, name, elements, request);
   if (repeat !== null) return repeat;
-  if (request !== null && elements.length === 0) return [null, []];
+  if (elements.length === 0) return [null, []];
   const mismatched = mismatchedOf(store, name, elements);
   if (mismatched !== null) return [[mismatched, 0], []];
   queues.enforceGroupLimit(name, elements);
@@ -41,8 +41,7 @@ export const insert: Run<'insert'> = (store, name, fields, request) => {
     repeats ??= [];
     repeats.push(index, 1);
   });
-  const [first] = numbers;
-  if (first === undefined) return [null, []];
+  const [first = 0] = numbers;
   if (request !== null) {
     const [key, fingerprint] = request;
     records.remember(queue, key, { seq: first, fingerprint }, now);
@@ -59,7 +58,7 @@ export function insertAll(
   onRepeat?: (index: number) => void,
 ): number[] {
   const { ids, queues, rows, now } = store;
-  if (elements.length === 0 || !elements.every(isPlain)) {
+  if (!elements.every(isPlain)) {
     return elements.map((element, index) => insertOne(store, queue, element, () => onRepeat?.(index)));
   }
   const first = ids.issue(elements.length);

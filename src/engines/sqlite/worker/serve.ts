@@ -54,7 +54,8 @@ function openStore(options: WorkerData, warn: Warn, reach: (point: TransactionPo
     return open();
   } catch (error) {
     // Opening the file needs a little space. A full disk must not prevent a restart, after which consumers free space.
-    if (!isFull(causeOf(error)) || !space?.releaseBallast()) throw error;
+    const isDiskFull = error instanceof OpenError && isFull(error.cause);
+    if (!isDiskFull || !space?.releaseBallast()) throw error;
     return open();
   }
 }
@@ -199,8 +200,4 @@ function replyOf(
     rejections,
     bodies: transfer === null ? NO_BODIES : bodies.pack(true, transfer),
   };
-}
-
-function causeOf(error: unknown): unknown {
-  return error instanceof Error && error.cause !== undefined ? error.cause : error;
 }
