@@ -27,7 +27,7 @@ import { COUNTER_NAMES, type Stats } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { makeFolder } from '../../util/files.ts';
 import { WorkerClient } from './client.ts';
-import { type Fields, nameOf } from './protocol.ts';
+import { type CounterEntry, nameOf } from './protocol.ts';
 import { MEMORY, readSettings } from './settings.ts';
 import { SteadyTime } from './steady-time.ts';
 import { SqliteStorage } from './storage.ts';
@@ -139,13 +139,13 @@ function sqliteCounters(client: WorkerClient): CounterStore {
     isOrdered: true,
     groupsPerWrite: 2_000,
     write: (deltas) => {
-      const fields: Fields = [];
+      const entries: CounterEntry[] = [];
       for (const { queue, groups } of deltas) {
         for (const [group, counters] of groups) {
-          fields.push(nameOf(queue), group, ...COUNTER_NAMES.map((name) => counters[name]));
+          entries.push([nameOf(queue), group, ...COUNTER_NAMES.map((name) => counters[name])]);
         }
       }
-      return client.invoke('statsAdd', fields);
+      return client.invoke('statsAdd', entries);
     },
     read: async (queues, found) => {
       const stored = await Promise.all(queues.map((queue) => client.invoke('statsRead', nameOf(queue))));

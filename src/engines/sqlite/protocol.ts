@@ -92,8 +92,7 @@ export interface Operations {
   definitionPut(kind: string, key: string, value: string, expected: string | null): string | null;
   /** Returns whether the definition existed; null if its version is another one. */
   definitionDelete(kind: string, key: string, expected: string): boolean | null;
-  /** @param entries per entry: queue, group, one number per counter */
-  statsAdd(entries: Fields): void;
+  statsAdd(entries: readonly CounterEntry[]): void;
   statsRead(queue: QueueName): StoredCounters[];
   ping(): void;
 }
@@ -115,14 +114,8 @@ export const READS: ReadonlySet<Operation> = new Set([
 /** The counters of one group. */
 export type StoredCounters = Counters & { readonly grp: string };
 
-/** Splits a flat array into tuples of one length, which the compiler checks. */
-export function tuplesOf<T extends readonly unknown[]>(fields: Fields, length: T['length']): T[] {
-  const tuples: T[] = [];
-  for (let at = 0; at < fields.length; at += length) {
-    tuples.push(fields.slice(at, at + length) as readonly unknown[] as T);
-  }
-  return tuples;
-}
+/** Numbers to add to counters, in the order of `COUNTER_NAMES`. */
+export type CounterEntry = readonly [queue: QueueName, group: string, ...counts: number[]];
 
 /** A body within its batch, as the arguments of {@link bodyAt}. */
 type BodyFields = [offset: number, length: number];

@@ -2,7 +2,7 @@ import type { DatabaseSync } from 'node:sqlite';
 import type { StoredDefinition } from '../../../engine/definitions.ts';
 import { COUNTER_NAMES, type CounterName, MAX_COUNTED_GROUPS } from '../../../engine/stats.ts';
 import type { GroupName } from '../../../model/element.ts';
-import { type Fields, type QueueName, type StoredCounters, tuplesOf } from '../protocol.ts';
+import type { CounterEntry, QueueName, StoredCounters } from '../protocol.ts';
 import type { Queues, WorkerQueue } from './queues.ts';
 import { prepareAll, type Statements } from './schema.ts';
 
@@ -92,11 +92,9 @@ export class Records {
     return this.#sql.deleteDefinition.run(kind, key) === 1;
   }
 
-  /** @param entries per entry: queue, group, one number per counter */
-  addStats(entries: Fields, now: number): void {
+  addStats(entries: readonly CounterEntry[], now: number): void {
     const streams = new Set<WorkerQueue>();
-    type Entry = [name: QueueName, group: string, ...counts: number[]];
-    for (const [name, group, ...counts] of tuplesOf<Entry>(entries, 2 + COUNTER_NAMES.length)) {
+    for (const [name, group, ...counts] of entries) {
       // The namespace's elements may be stored in another engine, so that this file has only counters of the queue.
       const queue = this.#queues.use(name, now);
       if (group !== '') streams.add(queue);
