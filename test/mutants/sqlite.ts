@@ -454,11 +454,7 @@ export const SQLITE: readonly Mutant[] = [
     name: 'a commit is acknowledged before its fsync',
     suite: 'sqlite power loss',
     edits: [
-      {
-        file: 'src/engines/sqlite/storage.ts',
-        search: ': SETTLE_NEEDS.sync;\n}',
-        replace: ': 0;\n}',
-      },
+      inWorker('batch.ts', 'if (details === null) return false;', 'if (details === null) return true;'),
     ],
   },
   {

@@ -64,11 +64,10 @@ export interface Operations {
   ): Taken;
   /**
    * Returns outcome and lease end of each item; for a single item without lease end, the outcome alone.
-   * @param needs bits of {@link SETTLE_NEEDS}
    * @param items {@link SettleFields} of each item
    * @param details of each item; null if no item has any
    */
-  settle(needs: number, items: Fields, details: readonly SettleDetails[] | null): Fields | SettleOutcome;
+  settle(items: Fields, details: readonly SettleDetails[] | null): Fields | SettleOutcome;
   undoTake(queue: QueueName, deliveries: readonly UndoneDelivery[]): void;
   scan(
     queue: QueueName,
@@ -193,9 +192,6 @@ type ScannedFields = Omit<
   readonly holder: string | null;
 };
 export type Scanned = [next: string | null, deliveries: ScannedFields[]];
-
-/** Bits: the settlement may need disk space; it is acknowledged only after an fsync. */
-export const SETTLE_NEEDS = { space: 1, sync: 2 } as const;
 
 export type SettleFields = [
   /** Null: the same as in the previous item. */

@@ -43,7 +43,6 @@ import {
   type PackedBodies,
   type RareFields,
   type Scanned,
-  SETTLE_NEEDS,
   type SettleDetails,
   SIMILAR,
   TAKEN_FIELDS,
@@ -179,25 +178,22 @@ export class SqliteStorage implements Storage {
   }
 
   #settleCall(items: readonly SettleItem[], bodies: BodyWriter): CallOf<'settle'> {
-    let needs = 0;
     let last: QueueKey | null = null;
     let details: SettleDetails[] | null = null;
     const fields: Fields = [];
     const now = this.#time.now();
     for (let index = 0; index < items.length; index++) {
       const { queue, id, group, from, token, owner, action } = items[index] as SettleItem;
-      const isWaiting = from === 'waiting';
       const user = token === null ? (owner ?? null) : null;
       const name = queue === last ? null : nameOf(queue);
       last = queue;
-      fields.push(name, id, group, isWaiting ? 1 : 0, token, user, action.kind);
-      needs |= needsOf(action, isWaiting);
+      fields.push(name, id, group, from === 'waiting' ? 1 : 0, token, user, action.kind);
       const more = this.#detailsOf(action, now, bodies);
       if (more === null) continue;
       details ??= items.map(() => null);
       details[index] = more;
     }
-    return ['settle', needs, fields, details];
+    return ['settle', fields, details];
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
@@ -304,22 +300,6 @@ export class SqliteStorage implements Storage {
 
 function identity<T>(result: T): T {
   return result;
-}
-
-/**
- * An action that only changes leases is acknowledged without an fsync: if a power loss undoes it, a lease ends early,
- * or an undelivered element stays reserved until its lease ends. Neither loses an element.
- */
-function needsOf(action: SettleAction, isWaiting: boolean): number {
-  if (action.kind === 'extend') return 0;
-  if (action.kind === 'release') {
-    const isReturned =
-      !isWaiting && !action.countTry && action.delayMs === 0 && (action.dueAt ?? null) === null;
-    return isReturned ? 0 : SETTLE_NEEDS.sync;
-  }
-  const inserts = action.kind === 'finish' ? (action.inserts?.length ?? 0) : 0;
-  const takesSpace = action.kind === 'move' || inserts > 0;
-  return takesSpace ? SETTLE_NEEDS.sync | SETTLE_NEEDS.space : SETTLE_NEEDS.sync;
 }
 
 /** Reads by index: tuples would take 0.2 of the 6 µs of a taken element. */

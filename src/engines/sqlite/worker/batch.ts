@@ -13,7 +13,6 @@ import {
   READS,
   type Rejection,
   SETTLE_FIELDS,
-  SETTLE_NEEDS,
 } from '../protocol.ts';
 import { endLeases } from './delivery.ts';
 import { isFatal, isFull, rejectionOf, StoreLost } from './errors.ts';
@@ -34,8 +33,8 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
       .sort(),
   insert,
   take,
-  settle: (store, _needs, items, details) => {
-    const results = settle(store, items, details);
+  settle: (store, ...args) => {
+    const results = settle(store, ...args);
     const [outcome, until] = results;
     return results.length === 2 && until === null ? (outcome as SettleOutcome) : results;
   },
@@ -179,7 +178,9 @@ function reject(result: BatchResult, index: number, rejection: Rejection): void 
 /** Whether the call is rejected while the disk is nearly full. */
 function takesSpace(call: Call | undefined): boolean {
   if (call === undefined) return false;
-  return isOf(call, 'settle') ? (call[1] & SETTLE_NEEDS.space) !== 0 : isOf(call, 'insert');
+  if (!isOf(call, 'settle')) return isOf(call, 'insert');
+  const [, , details] = call;
+  return details?.some((detail) => Array.isArray(detail) || detail?.kind === 'move') === true;
 }
 
 /**
@@ -191,8 +192,23 @@ function needsFsync(call: Call): boolean {
     const [, , , , leaseMs] = call;
     return leaseMs === null;
   }
-  if (isOf(call, 'settle')) return (call[1] & SETTLE_NEEDS.sync) !== 0;
+  if (isOf(call, 'settle')) return !changesLeasesOnly(call);
   return !READS.has(call[0]);
+}
+
+/**
+ * Whether a settlement need not be on the disk before its reply: if a power loss undoes it, leases end early, or
+ * undelivered elements stay reserved until their leases end. Neither loses an element.
+ */
+function changesLeasesOnly([, items, details]: CallOf<'settle'>): boolean {
+  if (details === null) return false;
+  return details.every((detail, index) => {
+    if (detail === null || Array.isArray(detail)) return false;
+    if (detail.kind === 'extend') return true;
+    const isWaiting = items[index * SETTLE_FIELDS + 3] === 1;
+    if (detail.kind !== 'release' || isWaiting) return false;
+    return !detail.countTry && detail.delayMs === 0 && (detail.dueAt ?? null) === null;
+  });
 }
 
 /**
@@ -282,7 +298,7 @@ function insertEach(store: Store, calls: readonly CallOf<'insert'>[]): string[] 
 
 function commitEach(store: Store, calls: readonly CallOf<'settle'>[]): SettleOutcome[] {
   const items: Fields = [];
-  for (const [, , item] of calls) {
+  for (const [, item] of calls) {
     const at = items.push(...item) - SETTLE_FIELDS;
     // Each item after the first is of the same queue.
     if (at > 0) items[at] = null;
@@ -302,7 +318,7 @@ function queueOfInsert(call: Call | undefined): QueueName | null {
 /** The queue of a call that commits one reservation by its token; null for any other call. */
 function queueOfCommit(call: Call | undefined): QueueName | null {
   if (call?.[0] !== 'settle') return null;
-  const [, , items, details] = call as CallOf<'settle'>;
+  const [, items, details] = call as CallOf<'settle'>;
   const isOne = items.length === SETTLE_FIELDS && details === null;
   return isOne && isCommit(items, 0) && items[4] !== null ? (items[0] as QueueName) : null;
 }
