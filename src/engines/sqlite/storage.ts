@@ -61,7 +61,7 @@ const MAX_COUNT_STEPS = 16;
 const RETURN: SettleAction = { kind: 'release', delayMs: 0, countTry: false };
 
 /** Has further fields, so that they are restored if the take is undone. */
-interface PoppedDelivery extends Delivery {
+interface UndoableDelivery extends Delivery {
   readonly expiresAt: number | null;
   readonly reason: string | null;
 }
@@ -203,7 +203,7 @@ export class SqliteStorage implements Storage {
   #undoTakeCall(queue: QueueKey, deliveries: readonly Delivery[], bodies: BodyWriter): CallOf<'undoTake'> {
     const undone = deliveries.map((delivery): UndoneDelivery => {
       const { id, group, tries, matureAt, contentType, contentEncoding, headers, body } = delivery;
-      const { expiresAt = null, reason = null } = delivery as Partial<PoppedDelivery>;
+      const { expiresAt = null, reason = null } = delivery as Partial<UndoableDelivery>;
       const content = { type: contentType, more: toMore(contentEncoding, headers) };
       const place: [number, number] = [bodies.add(body), body.byteLength];
       return { id, group, tries, dueAt: matureAt, expiresAt, reason, ...content, body: place };
@@ -323,7 +323,7 @@ function readTaken([, until, fields]: Taken, group: GroupName, bodies: PackedBod
     const reason = fields[at + 4] as TakenFields[4];
     if (token !== null || (expiresAt === null && reason === null)) deliveries.push(delivery);
     else {
-      const popped: PoppedDelivery = { ...delivery, expiresAt, reason };
+      const popped: UndoableDelivery = { ...delivery, expiresAt, reason };
       deliveries.push(popped);
     }
   }
