@@ -77,11 +77,10 @@ export const take: Run<'take'> = (store, name, group, count, leaseMs, holders, m
       }
       taken.push(row);
       const id = store.ids.format(elementOf(row));
+      const { byteLength } = body;
       const offset = reply.add(body);
-      const place = [offset, body.byteLength] as const;
-      fields.push(
-        ...([id, tries, dueAt, expiresAt, reason, type, more, ...place, token] satisfies TakenFields),
-      );
+      const own: TakenFields = [id, tries, dueAt, expiresAt, reason, type, more, offset, byteLength, token];
+      fields.push(...own);
       left--;
     }
     if (until === null) rows.remove(subscription, taken);
