@@ -4,12 +4,12 @@
 // batches; `protocol.ts` defines the operations and the messages between the threads; `settings.ts` checks the
 // configuration; `steady-time.ts` is the clock of both threads. `restore.ts` replaces files of engines that do not run.
 // Worker, in `worker/`: `main.ts` is the entry point; `serve.ts` receives messages; `batch.ts` lists the operations,
-// runs all waiting batches in one transaction, isolates calls that fail, and merges small calls. Each
-// operation is in the file of its subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts`, `purge.ts`,
-// `sweep.ts`; `delivery.ts` has failed tries, dead letters, copies and damaged elements. Tables and their state in memory: `store.ts`
-// (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies), `rows.ts` (deliveries, elements, leases),
-// `counts.ts` (of deliveries and elements by state), `checksums.ts`, `tokens.ts` (of leases), `records.ts` (idempotency
-// keys, definitions, counters). A subscription is one group of one queue.
+// runs all waiting batches in one transaction, isolates calls that fail, and merges small calls. Each operation is in
+// the file of its subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts`, `purge.ts`, `sweep.ts`;
+// `delivery.ts` has failed tries, dead letters, copies and damaged elements. Tables and their state in memory:
+// `store.ts` (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies), `rows.ts` (deliveries, elements,
+// leases), `counts.ts` (of deliveries and elements by state), `checksums.ts`, `tokens.ts` (of leases), `records.ts`
+// (idempotency keys, definitions, counters). A subscription is one group of one queue.
 // The file: `open.ts`, `schema.ts`, `log-check.ts` (damage), `space.ts` (full disk, deleted files), `errors.ts`, and
 // `backup.ts`.
 import { stat, statfs } from 'node:fs/promises';
