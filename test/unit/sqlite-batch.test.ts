@@ -203,7 +203,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.deepEqual([copied(), copied(), copied(), copied()], [5, 10, 14, 16]);
   });
 
-  it('reads no more bodies than a reply may hold, also by ids, and none of expired elements', (t) => {
+  it('reads no more bodies than a reply may hold, and none of expired elements', (t) => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;
     const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
