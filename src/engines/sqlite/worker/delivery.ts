@@ -102,7 +102,7 @@ export class StoredDelivery {
     return 'done';
   }
 
-  /** Counts a failed try. When the tries reach the queue's `maxTries`, the element is moved to the dead-letter queue. */
+  /** Counts a failed try. When the tries reach the queue's `maxTries`, the element moves to the dead-letter queue. */
   #failTry({ dueAt, retryFrom, token, reason }: FailedTry): SettleOutcome {
     const tries = this.#row.tries + 1;
     const policy = this.#deadLetterPolicy;

@@ -57,9 +57,9 @@ const MAX_EVICTED_PER_CALL = 1000;
  * One consumer group of one queue, with its counts. These are kept in memory, and stored in its row by each transaction
  * that changes them: reading them needs no scan, which took seconds for ten million elements, not even after a start.
  *
- * "Ready" means due at `countedAt`, which follows the clock. Advancing it is free if nothing becomes due, or if all that
- * was scheduled does. Otherwise it costs one count over that range of the index, so each delayed delivery is counted at
- * most once in its life.
+ * "Ready" means due at `countedAt`, which follows the clock. Advancing it is free if nothing becomes due, or if all
+ * that was scheduled does. Otherwise it costs one count over that range of the index, so each delayed delivery is
+ * counted at most once in its life.
  */
 export interface Subscription {
   readonly id: number;
