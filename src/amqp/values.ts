@@ -248,7 +248,7 @@ export function malformedMessage(what: string): QuaysideError {
 /**
  * Writes a value from its text. Returns false, or throws `RangeError` or `SyntaxError`, if the text is not of the type.
  */
-type Write = (writer: Writer, text: string) => boolean;
+type WriteValue = (writer: Writer, text: string) => unknown;
 
 const WHOLE = /^-?[0-9]{1,20}$/;
 const FLOAT = /^(?:-?(?:[0-9.]+(?:e[+-]?[0-9]+)?|Infinity)|NaN)$/;
@@ -256,29 +256,26 @@ const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
 
 const whole =
-  (code: number, width: number, write: (bytes: Buffer, value: number, at: number) => void): Write =>
+  (code: number, width: number, write: (bytes: Buffer, value: number, at: number) => void): WriteValue =>
   (writer, text) =>
     WHOLE.test(text) && writer.fixed(code, width, (bytes, at) => write(bytes, Number(text), at));
 const whole64 =
-  (code: number, write: (bytes: Buffer, value: bigint, at: number) => void): Write =>
+  (code: number, write: (bytes: Buffer, value: bigint, at: number) => void): WriteValue =>
   (writer, text) =>
     WHOLE.test(text) && writer.fixed(code, 8, (bytes, at) => write(bytes, BigInt(text), at));
 const floating =
-  (code: number, width: number, write: (bytes: Buffer, value: number, at: number) => void): Write =>
+  (code: number, width: number, write: (bytes: Buffer, value: number, at: number) => void): WriteValue =>
   (writer, text) =>
     FLOAT.test(text) && writer.fixed(code, width, (bytes, at) => write(bytes, Number(text), at));
 const hex =
-  (code: number, width: number, form: RegExp): Write =>
+  (code: number, width: number, form: RegExp): WriteValue =>
   (writer, text) =>
     form.test(text) &&
     writer.fixed(code, width, (bytes, at) => bytes.write(text.replaceAll('-', ''), at, 'hex'));
-/** Turns the result of a write that cannot fail into true. */
-const alwaysTrue = (_written: undefined): true => true;
 
 const WRITERS = {
-  null: (writer, text) => text === '' && alwaysTrue(void writer.null()),
-  boolean: (writer, text) =>
-    (text === 'true' || text === 'false') && alwaysTrue(void writer.boolean(text === 'true')),
+  null: (writer, text) => text === '' && writer.null(),
+  boolean: (writer, text) => (text === 'true' || text === 'false') && writer.boolean(text === 'true'),
   ubyte: whole(0x50, 1, (bytes, value, at) => bytes.writeUInt8(value, at)),
   ushort: whole(0x60, 2, (bytes, value, at) => bytes.writeUInt16BE(value, at)),
   uint: whole(0x70, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at)),
@@ -298,10 +295,10 @@ const WRITERS = {
     whole(0x73, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at))(writer, text),
   timestamp: whole64(0x83, (bytes, value, at) => bytes.writeBigInt64BE(value, at)),
   uuid: hex(0x98, 16, UUID),
-  binary: (writer, text) => BASE64.test(text) && alwaysTrue(void writer.binary(text, 'base64')),
-  string: (writer, text) => alwaysTrue(void writer.string(text)),
-  symbol: (writer, text) => isAscii(text) && alwaysTrue(void writer.symbol(text)),
-} satisfies Readonly<Record<string, Write>>;
+  binary: (writer, text) => BASE64.test(text) && writer.binary(text, 'base64'),
+  string: (writer, text) => writer.string(text),
+  symbol: (writer, text) => isAscii(text) && writer.symbol(text),
+} satisfies Readonly<Record<string, WriteValue>>;
 
 /** The simple types of AMQP (types, 1.6). */
 export type SimpleType = keyof typeof WRITERS;

@@ -159,11 +159,11 @@ export class Writer {
   }
 
   /** Runs `write`. If it returns false, or throws because a number is out of range, undoes it and returns false. */
-  attempt(write: (writer: Writer, text: string) => boolean, text: string): boolean {
+  attempt(write: (writer: Writer, text: string) => unknown, text: string): boolean {
     const start = this.#at;
     const count = this.#count;
     try {
-      if (write(this, text)) return true;
+      if (write(this, text) !== false) return true;
     } catch {
       // The text is not valid for the type.
     }
@@ -172,12 +172,11 @@ export class Writer {
     return false;
   }
 
-  fixed(code: number, width: number, write: (bytes: Buffer, at: number) => void): true {
+  fixed(code: number, width: number, write: (bytes: Buffer, at: number) => void): void {
     this.#code(code);
     this.#ensure(width);
     write(this.#bytes, this.#at);
     this.#at += width;
-    return true;
   }
 
   /** Writes the format code and length of a binary, string or symbol. @param code the format code of a short one */
