@@ -46,7 +46,11 @@ export const PRIVATE_MODE = 0o600;
  */
 export function openPrivateFile(path: string): number {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0 } = constants;
-  const descriptor = openSync(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, PRIVATE_MODE);
+  return openForOwner(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+}
+
+function openForOwner(path: string, flags: string | number): number {
+  const descriptor = openSync(path, flags, PRIVATE_MODE);
   try {
     leaveToOwnerOf(descriptor, dirname(path));
   } catch (error) {
@@ -62,12 +66,7 @@ export function openPrivateFile(path: string): number {
  */
 export function createPrivateFile(path: string): boolean {
   try {
-    const descriptor = openSync(path, 'wx', PRIVATE_MODE);
-    try {
-      leaveToOwnerOf(descriptor, dirname(path));
-    } finally {
-      closeSync(descriptor);
-    }
+    closeSync(openForOwner(path, 'wx'));
     return true;
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
