@@ -47,8 +47,8 @@ export function openLink(connection: AmqpConnection, endpoint: Endpoint): Sessio
     : new OutgoingLink(connection, endpoint, source);
 }
 
-/** Credit is replenished when this many messages were settled. */
-const MIN_REPLENISH = AMQP_LIMITS.credit / 4;
+/** Credit is granted again when this much was used up. */
+const MIN_GRANT = AMQP_LIMITS.credit / 4;
 
 /** The reply to a message of a client, pending until the engine has stored it. */
 export interface PendingInsertReply {
@@ -70,8 +70,8 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
   readonly #connection: AmqpConnection;
   /** Null if each message names its own. */
   readonly #address: string | null;
-  /** Messages that were settled since credit was last granted. */
-  #settledCount = 0;
+  /** Credit that was used up since some was last granted. */
+  #usedCredit = 0;
   #isStopped = false;
 
   /** @throws QuaysideError if the target is not valid, or the user lacks the right to write there */
@@ -99,10 +99,6 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     this.#connection.removeLink(this);
   }
 
-  onCreditLost(count: number): void {
-    this.#replenish(count);
-  }
-
   onMessage(deliveryId: number, payload: Buffer, isSettled: boolean): void {
     const reply = { link: this, deliveryId, isSettled };
     try {
@@ -115,7 +111,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
   /** The engine has stored the message. */
   accept({ deliveryId, isSettled }: PendingInsertReply): void {
     if (!isSettled) this.endpoint.session.settleReceived(deliveryId, 'accepted');
-    this.#replenish(1);
+    this.onCreditUsed(1);
   }
 
   /** The message was not stored, or that is unknown. */
@@ -129,7 +125,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     } else {
       session.settleReceived(deliveryId, outcome, outcome === 'rejected' ? wireError(error) : null);
     }
-    this.#replenish(1);
+    this.onCreditUsed(1);
   }
 
   #insert(bytes: Buffer, reply: PendingInsertReply): void {
@@ -165,12 +161,13 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     return this.#connection.destinations.find(address, 'write');
   }
 
-  #replenish(count: number): void {
+  /** Grants new credit for what was used up: by messages that were settled, or without sending. */
+  onCreditUsed(count: number): void {
     if (this.#isStopped) return;
-    this.#settledCount += count;
-    if (this.#settledCount < MIN_REPLENISH) return;
-    this.endpoint.grant(this.#settledCount);
-    this.#settledCount = 0;
+    this.#usedCredit += count;
+    if (this.#usedCredit < MIN_GRANT) return;
+    this.endpoint.grant(this.#usedCredit);
+    this.#usedCredit = 0;
   }
 }
 

@@ -144,7 +144,7 @@ export class EndpointDriver implements ConnectionHost {
       link.accept(
         {
           onMessage: (id, payload, isSettled) => this.messages.push([id, payload, isSettled]),
-          onCreditLost: (count) => {
+          onCreditUsed: (count) => {
             this.creditLost += count;
           },
           stop,

@@ -86,7 +86,7 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'credit is granted once and never again',
     suite: 'AMQP sending',
-    edits: edit('links.ts', 'this.endpoint.grant(this.#settledCount);', ''),
+    edits: edit('links.ts', 'this.endpoint.grant(this.#usedCredit);', ''),
   },
   {
     name: 'ids of the session are not serial numbers',

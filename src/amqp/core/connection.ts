@@ -414,7 +414,7 @@ export class ConnectionEndpoint {
     this.#endDelivery(endpoint);
     endpoint.session.forgetReceived();
     // The delivery has used its credit.
-    endpoint.handler?.onCreditLost(1);
+    endpoint.handler?.onCreditUsed(1);
   }
 
   #endDelivery(endpoint: ReceiverEndpoint): Buffer {

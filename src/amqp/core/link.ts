@@ -60,7 +60,7 @@ export interface ReceiverHandler extends EndpointHandler {
   /** @param payload the encoded message; if it is too large, cut to slightly more than the allowed size */
   onMessage(deliveryId: number, payload: Buffer, isSettled: boolean): void;
   /** The client used up `count` credits without sending. */
-  onCreditLost(count: number): void;
+  onCreditUsed(count: number): void;
 }
 
 /** What a link on which the client receives calls. */
@@ -232,7 +232,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
     if (lost <= 0 || lost > this.credit) return;
     this.#deliveryCount = deliveryCount;
     this.credit -= lost;
-    this.handler?.onCreditLost(lost);
+    this.handler?.onCreditUsed(lost);
   }
 
   get begunBytes(): number {
