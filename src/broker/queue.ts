@@ -505,24 +505,26 @@ export class Queue {
     await this.#settleOne({ queue: this.key, id, group, from: 'waiting', token: null, action: FINISH });
   }
 
-  async #settleOne(item: SettleItem): Promise<SettleResult> {
-    const [result = SETTLED['not-found']] = await this.#settle([item]);
-    const { outcome } = result;
-    if (isSettled(outcome)) return result;
-    const group = this.namespace.isStream ? item.group : null;
-    throw rejectionOf(outcome, { id: item.id, group }, this.key);
+  #settleOne(item: SettleItem): Promise<SettleResult> {
+    return this.#settle([item]).then(([result = SETTLED['not-found']]) => {
+      const { outcome } = result;
+      if (isSettled(outcome)) return result;
+      const group = this.namespace.isStream ? item.group : null;
+      throw rejectionOf(outcome, { id: item.id, group }, this.key);
+    });
   }
 
-  /** Consumers that wait for released elements share the batch. */
-  async #settle(items: readonly SettleItem[], time?: TimeLeft): Promise<readonly SettleResult[]> {
+  /** Consumers that wait for released elements share the batch. Not async: every settlement passes here. */
+  #settle(items: readonly SettleItem[], time?: TimeLeft): Promise<readonly SettleResult[]> {
     const { storage, meter } = this.namespace;
     const settling = storage.settle(items, time);
     for (const { action, group } of items) {
       if (action.kind === 'release') this.#wake(group, action.delayMs);
     }
-    const results = await meter.observeSettling(items, settling);
-    this.#noteSettled(items, results);
-    return results;
+    return meter.observeSettling(items, settling).then((results) => {
+      this.#noteSettled(items, results);
+      return results;
+    });
   }
 
   /** Counts the outcomes of settlements, and announces the elements that became eligible. */
