@@ -6,6 +6,7 @@ import type { Namespace } from '../../src/broker/namespace.ts';
 import type { QueueReading } from '../../src/broker/queue-series.ts';
 import { type QueueFollower, QueueWatch } from '../../src/broker/queue-watch.ts';
 import { unavailable } from '../../src/engine/calls.ts';
+import type { Engine } from '../../src/engine/engine.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
@@ -40,6 +41,7 @@ describe('The watch of queues', () => {
   let opened: TestEngine;
   let broker: Broker;
   let other: Broker;
+  let shared: Engine;
   let namespace: Namespace;
   let watch: QueueWatch;
   let counted: string[] = [];
@@ -61,7 +63,7 @@ describe('The watch of queues', () => {
     names = null;
     const policy = plain('N');
     opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
-    const shared = betweenProcesses(opened.engine);
+    shared = betweenProcesses(opened.engine);
     const engine = engineWith(shared, (real) => ({
       queues: async (ns) => names ?? real.queues(ns),
       counts: async (queue, group) => {
@@ -119,18 +121,24 @@ describe('The watch of queues', () => {
     assert.ok((inserted.at(-1) ?? -1) >= 0);
   });
 
-  it('takes no queue for a new one because it is paused or has options when the node starts', async () => {
-    for (let i = 0; i < 120; i += 1) await insert(other, i % 2 === 0 ? 'paused' : 'leased');
+  it('takes no queue for a new one because it is paused, has options or gets an element while the node starts', async () => {
+    const names = ['paused', 'leased', 'busy'];
+    for (let i = 0; i < 180; i += 1) await insert(other, names[i % 3] ?? '');
     await other.namespace('N').queue('paused').pause();
     await other.namespace('N').queue('leased').storeOptions({ leaseMs: 1_000 });
-    const engine = betweenProcesses(opened.engine);
+    const engine = engineWith(shared, (real) => ({
+      queues: async (ns) => {
+        await insert(other, 'busy');
+        await turn();
+        return real.queues(ns);
+      },
+    }));
     const restarted = brokerOn([{ policy: plain('N'), engine }], opened.clock, 3);
     await restarted.start();
     const ownWatch = new QueueWatch({ namespaces: restarted.namespaces(), clock: opened.clock });
     await ownWatch.start();
     const { activity } = restarted.namespace('N');
-    const names = ['paused', 'leased'];
-    await passUntil(() => names.every((name) => activity.last(name)?.totals.put === 60));
+    await passUntil(() => names.every((name) => (activity.last(name)?.totals.put ?? 0) >= 60));
     await ownWatch.stop();
     for (const name of names) {
       const { rates } = await restarted.namespace('N').visit(name).status(null);

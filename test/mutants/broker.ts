@@ -136,11 +136,11 @@ export const BROKER: readonly Mutant[] = [
   },
   {
     name: 'consumers that were not served move to the end of the wait queue',
-    suite: 'model through HTTP',
+    suite: 'wait queue',
     edits: edit(
       'broker/wait-queue.ts',
       "for (const consumer of unserved) consumer.state = 'waiting';",
-      "for (const consumer of unserved) {\nconsumer.state = 'waiting';\nthis.#waiting.remove(consumer);\nthis.#waiting.append(consumer);\n}",
+      "for (const consumer of unserved.toReversed()) {\nconsumer.state = 'waiting';\nthis.#waiting.remove(consumer);\nthis.#waiting.append(consumer);\n}",
     ),
   },
   {
