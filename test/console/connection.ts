@@ -558,6 +558,22 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('link', { name: 'Queues 2', exact: true }).waitFor();
   });
 
+  it('shows an engine as unavailable although its disk was nearly full before', async () => {
+    const page = await opened().page('#/users');
+    const since = new Date().toISOString();
+    const alarms = ['disk-nearly-full', 'engine-unavailable'].map((alarm) => {
+      return { alarm, engine: 'sqlite:N.db', namespaces: ['N'], detail: 'away', since };
+    });
+    const body = `event: start\ndata: {"full":true}\n\nevent: alarms\ndata: ${JSON.stringify(alarms)}\n\nevent: complete\ndata: {}\n\n`;
+    await page.route('**/events?*', (route) => route.fulfill({ body, contentType: 'text/event-stream' }));
+    await page.goto(`${opened().server.url}/console/#/`);
+    await page.reload();
+    const namespaces = page.getByRole('region', { name: 'Namespaces' });
+    const link = page.getByRole('link', { name: 'N', exact: true });
+    const row = namespaces.locator('tbody tr').filter({ has: link });
+    await row.getByText('Unavailable').waitFor();
+  });
+
   it('keeps the session alive on a page that only receives events', async () => {
     const page = await opened().page('#/operations');
     await page.route('**/console/session', async (route) => {

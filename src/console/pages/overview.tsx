@@ -340,8 +340,8 @@ function Namespaces({
 }) {
   const rows = namespaces().map((name) => ({ name, ...(totals.value.byNamespace.get(name) ?? NONE) }));
   const known = (ns: string, text: string): string => (may('read', ns) ? text : '–');
-  const alarmOf = (name: string): AlarmPicture | undefined =>
-    [...alarms.values()].find(({ namespaces: of }) => of?.includes(name) === true);
+  const alarmsOf = (name: string): readonly AlarmPicture[] =>
+    [...alarms.values()].filter(({ namespaces: of }) => of?.includes(name) === true);
   return (
     <Card title="Namespaces">
       <MissingNodes missing={engines?.missing ?? []} />
@@ -358,7 +358,7 @@ function Namespaces({
             title: 'Engine',
             cell: ({ name }) => (
               <EngineState
-                alarm={alarmOf(name)}
+                its={alarmsOf(name)}
                 engines={engines?.engines.filter(({ namespaces: of }) => of.includes(name)) ?? []}
               />
             ),
@@ -374,14 +374,14 @@ function Namespaces({
 }
 
 function EngineState({
-  alarm,
+  its,
   engines,
 }: {
-  readonly alarm: AlarmPicture | undefined;
+  readonly its: readonly AlarmPicture[];
   readonly engines: readonly EngineRow[];
 }) {
-  if (alarm === undefined && engines.length === 0) return <span class="muted">–</span>;
-  const [level, text] = healthOf(alarm, engines);
+  if (its.length === 0 && engines.length === 0) return <span class="muted">–</span>;
+  const [level, text] = healthOf(its, engines);
   const free = engines.flatMap(({ disk }) => (disk === null ? [] : [disk.freeBytes]));
   return (
     <>
@@ -393,17 +393,19 @@ function EngineState({
   );
 }
 
-/** Health of a namespace's engines, as seen by all nodes. Alarms arrive immediately, engines are read every 15 s. */
+/**
+ * Health of a namespace's engines, as seen by all nodes, the worst first. Alarms arrive immediately, engines are read
+ * every 15 s.
+ */
 function healthOf(
-  alarm: AlarmPicture | undefined,
+  its: readonly AlarmPicture[],
   engines: readonly EngineRow[],
 ): readonly ['good' | 'warn' | 'bad', string] {
-  if (alarm?.alarm === 'disk-nearly-full') return ['warn', 'Disk nearly full'];
-  if (alarm !== undefined) return ['bad', 'Unavailable'];
-  const away = engines.filter(({ state }) => state === 'unavailable');
-  if (away.length > 0) {
-    return ['bad', away.length < engines.length ? 'Unavailable on a node' : 'Unavailable'];
-  }
+  const has = (name: string): boolean => its.some(({ alarm }) => alarm === name);
+  const away = engines.filter(({ state }) => state === 'unavailable').length;
+  if (has('engine-unavailable')) return ['bad', 'Unavailable'];
+  if (away > 0) return ['bad', away < engines.length ? 'Unavailable on a node' : 'Unavailable'];
+  if (has('disk-nearly-full')) return ['warn', 'Disk nearly full'];
   return engines.some(({ state }) => state === 'slow') ? ['warn', 'Slow'] : ['good', 'Healthy'];
 }
 
