@@ -52,7 +52,7 @@ function ChartTable({ title, times, lines, format }: ChartContent & { readonly t
         rows={times.map((at, i) => ({ at, i })).reverse()}
         keyOf={({ at }) => String(at)}
         columns={[
-          { title: 'Time', cell: ({ at }) => exact(at) },
+          { title: 'Time', className: 'nowrap', cell: ({ at }) => exact(at).slice(0, 16) },
           ...lines.map(({ name, values }) => ({
             title: name,
             isNumber: true,

@@ -257,7 +257,7 @@ function Preview({ operation }: { readonly operation: OperationRecord | null }) 
               className: 'reason',
               cell: ({ reason, tries }) => (
                 <span title={reason ?? undefined}>
-                  {reason ?? several(tries, 'failed try', 'failed tries')}
+                  {reason ?? (tries === 0 ? '–' : several(tries, 'failed try', 'failed tries'))}
                 </span>
               ),
             },
