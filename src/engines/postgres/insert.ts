@@ -35,9 +35,7 @@ export interface ElementKinds {
 }
 
 export function kindsOf(queue: RegisteredQueue, elements: readonly NewElement[]): ElementKinds {
-  let keyed = false;
-  for (const { dedupKey } of elements) keyed ||= dedupKey !== null;
-  return { shared: queue.isStream, keyed };
+  return { shared: queue.isStream, keyed: elements.some(({ dedupKey }) => dedupKey !== null) };
 }
 
 /** A new element, as a row for statements. */

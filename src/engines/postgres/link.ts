@@ -187,7 +187,7 @@ export class Link {
     const connection = new Connection(this.#settings, host, this.#role, {
       clock: this.#clock,
       events: {
-        onNotification: this.#events.onNotification ?? ignore,
+        onNotification: this.#events.onNotification ?? (() => {}),
         onLost: (reason) => this.#onLost(connection, reason),
       },
     });
@@ -285,8 +285,6 @@ function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   return error.cause instanceof Error ? reasonOf(error.cause) : error.message;
 }
-
-function ignore(): void {}
 
 /** Limit of pending calls on the auxiliary connection. Each is small, so a count bounds their memory. */
 const MAX_PENDING_CALLS = 5000;

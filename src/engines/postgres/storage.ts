@@ -109,7 +109,7 @@ export class PostgresStorage implements Storage {
       const queue = this.#context.registry.queue(key);
       return { operation, item: { queue, options }, queues: [queue] };
     });
-    await this.#batcher.submitAll(items, rowsOf(keys.length));
+    await this.#batcher.submitAll(items, { bytes: keys.length * ROW_BYTES, rows: keys.length });
   }
 
   insert(key: QueueKey, elements: readonly NewElement[], options: InsertOptions = {}): Promise<ElementId[]> {
@@ -292,13 +292,7 @@ function noReply(): Error {
   return unavailable(NOT_REACHABLE, new ConnectionLost('No reply in time.'));
 }
 
-function rowsOf(rows: number): CallSize {
-  return { bytes: rows * ROW_BYTES, rows };
-}
-
 function groupsOf(elements: readonly NewElement[]): readonly GroupName[] {
-  const [first] = elements;
-  if (elements.length <= 1) return first?.groups ?? [];
   return [...new Set(elements.flatMap(({ groups }) => groups))];
 }
 
