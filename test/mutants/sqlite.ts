@@ -32,7 +32,7 @@ export const SQLITE: readonly Mutant[] = [
       inWorker(
         'space.ts',
         'const hadBallast = this.#isBallastComplete();',
-        'const hadBallast = !this.#isNearlyFull || this.#isBallastComplete();',
+        'const hadBallast = !this.isNearlyFull || this.#isBallastComplete();',
       ),
     ],
   },

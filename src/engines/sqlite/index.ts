@@ -23,7 +23,7 @@ import {
 } from '../../engine/definitions.ts';
 import type { DiskUsage, Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import { LocalSignaller, type Signaller } from '../../engine/signaller.ts';
-import { COUNTER_NAMES, type Stats } from '../../engine/stats.ts';
+import { COUNTER_NAMES } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { makeFolder } from '../../util/files.ts';
 import { WorkerClient } from './client.ts';
@@ -45,13 +45,12 @@ class SqliteEngine implements Engine {
   readonly storage: Storage;
   readonly definitions: Definitions;
   readonly signaller: Signaller;
-  readonly stats: Stats;
+  readonly stats: BufferedStats;
   readonly failed: Promise<Error>;
   readonly disk: Engine['disk'];
   readonly backUp?: (file: string) => Promise<number>;
   readonly #file: string;
   readonly #client: WorkerClient;
-  readonly #stats: BufferedStats;
   #stopped: Promise<void> | null = null;
 
   constructor(options: EngineOptions) {
@@ -72,8 +71,7 @@ class SqliteEngine implements Engine {
     this.storage = new SqliteStorage(this.#client, time);
     this.definitions = new StoredDefinitions(sqliteDefinitions(this.#client), log);
     this.signaller = new LocalSignaller(log);
-    this.#stats = new BufferedStats(sqliteCounters(this.#client), clock, log);
-    this.stats = this.#stats;
+    this.stats = new BufferedStats(sqliteCounters(this.#client), clock, log);
   }
 
   async start(): Promise<void> {
@@ -92,7 +90,7 @@ class SqliteEngine implements Engine {
 
   async #stop(): Promise<void> {
     // A failed store cannot store the last counter deltas, the only data that a failure may lose.
-    await this.#stats.stop();
+    await this.stats.stop();
     await this.#client.close();
   }
 }

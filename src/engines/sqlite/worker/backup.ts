@@ -1,6 +1,6 @@
 import { closeSync, fdatasync, openSync, renameSync, rmSync, statfsSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { backup, DatabaseSync } from 'node:sqlite';
+import { type BackupOptions, backup, DatabaseSync } from 'node:sqlite';
 import { QuaysideError } from '../../../model/errors.ts';
 import { createPrivateFile } from '../../../util/files.ts';
 import { messageOf } from '../../../util/message-of.ts';
@@ -81,13 +81,7 @@ export class Backup {
     const descriptor = openSync(file, 'r+');
     let syncing: Promise<void> | null = null;
     let synced = 0;
-    const progress = ({
-      totalPages,
-      remainingPages,
-    }: {
-      totalPages: number;
-      remainingPages: number;
-    }): void => {
+    const progress: BackupOptions['progress'] = ({ totalPages, remainingPages }) => {
       if (this.#isStopped) throw new QuaysideError('shutting-down', 'The server stops.');
       const copied = totalPages - remainingPages;
       if (syncing !== null || copied - synced < PAGES_PER_SYNC) return;

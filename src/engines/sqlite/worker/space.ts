@@ -29,12 +29,13 @@ const SHARE_PER_CHECK = 1 / 8;
  * once there is space for both: the ballast is written again, and inserts are accepted.
  */
 export class Space {
+  /** Whether calls that need space, inserts and transfers, are rejected now. */
+  isNearlyFull = false;
   readonly #options: SpaceSettings;
   readonly #warn: Warn;
   readonly #ballast: string;
   /** Identity of the file at each path when the database was opened. */
   readonly #identities = new Map<string, string | null>();
-  #isNearlyFull = false;
   #checkedAt = Number.NEGATIVE_INFINITY;
   #transactionsUntilCheck = 0;
   #bytesSinceCheck = 0;
@@ -52,11 +53,6 @@ export class Space {
     }
   }
 
-  /** Whether calls that need space, inserts and transfers, are rejected now. */
-  get isNearlyFull(): boolean {
-    return this.#isNearlyFull;
-  }
-
   /**
    * Checks the free space of the disk now and then; called before each transaction. A check costs about 10 µs, a sixth
    * of a small transaction. So only each {@link TRANSACTIONS_PER_CHECK}th transaction makes one, the first after {@link
@@ -70,7 +66,7 @@ export class Space {
     this.#bytesSinceCheck += bytes;
     const isMuch = this.#bytesSinceCheck > this.#options.minFreeBytes * SHARE_PER_CHECK;
     const isLate = Math.abs(now - this.#checkedAt) >= CHECK_INTERVAL_MS;
-    if (!this.#isNearlyFull && !isMuch && !isLate && this.#transactionsUntilCheck > 0) return;
+    if (!this.isNearlyFull && !isMuch && !isLate && this.#transactionsUntilCheck > 0) return;
     this.#checkedAt = now;
     this.#checkFiles();
     this.#transactionsUntilCheck = TRANSACTIONS_PER_CHECK;
@@ -79,10 +75,10 @@ export class Space {
     const free = this.#free();
     const hadBallast = this.#isBallastComplete();
     const missingBallastBytes = hadBallast ? 0 : ballastBytes;
-    const requiredBytes = (this.#isNearlyFull ? minFreeBytes * 1.25 : minFreeBytes) + missingBallastBytes;
+    const requiredBytes = (this.isNearlyFull ? minFreeBytes * 1.25 : minFreeBytes) + missingBallastBytes;
     const hasSpace = free >= requiredBytes && (hadBallast || this.#writeBallast());
-    if (hasSpace !== this.#isNearlyFull) return;
-    this.#isNearlyFull = !hasSpace;
+    if (hasSpace !== this.isNearlyFull) return;
+    this.isNearlyFull = !hasSpace;
     const fields = { file: this.#options.file, freeBytes: free, ballast: hadBallast || hasSpace };
     if (hasSpace) this.#warn(fields, 'the disk has space again: inserts are accepted');
     else this.#warn(fields, 'the disk is nearly full: inserts are rejected, everything else continues');
@@ -90,7 +86,7 @@ export class Space {
 
   /** Deletes the ballast when SQLite ran out of space. Returns whether there was one, so that a retry may succeed. */
   releaseBallast(): boolean {
-    this.#isNearlyFull = true;
+    this.isNearlyFull = true;
     if (!existsSync(this.#ballast)) return false;
     rmSync(this.#ballast);
     this.#warn(
