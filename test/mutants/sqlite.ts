@@ -321,8 +321,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'tokens.ts',
-        'word === ((wordOf(stored) ?? 0) ^ element) && hasPrefixOf(token, stored)',
-        'hasPrefixOf(token, token + stored)',
+        'if (word === null || word !== ((wordOf(stored) ?? 0) ^ element)) return false;',
+        'if (word !== null) return true;',
       ),
     ],
   },

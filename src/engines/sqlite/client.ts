@@ -25,10 +25,11 @@ import type { SteadyTime } from './steady-time.ts';
  * 13,300/s and 16,000/s if it takes 1 ms.
  */
 const MAX_IN_FLIGHT = 8;
-/** Bytes of bodies in flight beyond which no further batch is sent; the last one may exceed it. */
-const MAX_IN_FLIGHT_BYTES = 16 * 1024 * 1024;
-/** A batch with this many bytes of bodies, or this many calls, is full, which bounds the size of a message. */
-const MAX_BATCH_BYTES = 8 * 1024 * 1024;
+/**
+ * A batch with this many bytes of bodies, or this many calls, is full, which bounds the size of a message, and of a
+ * transaction: 16 MiB, and one call more for each batch.
+ */
+const MAX_BATCH_BYTES = 2 * 1024 * 1024;
 const MAX_BATCH_CALLS = 4096;
 
 const TIMEOUT_MESSAGE = 'The store did not reply in time; nothing was changed.';
@@ -94,10 +95,10 @@ class OutgoingBatch {
 /**
  * The main thread's side of the worker: gathers calls into batches and settles them with the results.
  *
- * Calls of one turn of the event loop are sent together at its end. While {@link MAX_IN_FLIGHT} batches, or {@link
- * MAX_IN_FLIGHT_BYTES} of bodies, are in flight, further calls gather until a reply arrives. So transactions grow with
- * the load and with the latency of the disk, and a lone call is not delayed. Calls take effect in the order in which
- * they are made. Each is settled by its deadline, so a disk that hangs blocks no caller.
+ * Calls of one turn of the event loop are sent together at its end. While {@link MAX_IN_FLIGHT} batches are in flight,
+ * further calls gather until a reply arrives. So transactions grow with the load and with the latency of the disk, and
+ * a lone call is not delayed. Calls take effect in the order in which they are made. Each is settled by its deadline,
+ * so a disk that hangs blocks no caller.
  */
 export class WorkerClient {
   readonly affected = new AffectedQueues();
@@ -108,7 +109,6 @@ export class WorkerClient {
   readonly #calls: PendingCalls;
   readonly #waiting: OutgoingBatch[] = [];
   readonly #inFlight: OutgoingBatch[] = [];
-  #inFlightBytes = 0;
   /** Calls of `run` and `runSteps` in progress. `close` waits for them in addition to the calls made before it. */
   #backgroundCalls = 0;
   readonly #failed = Promise.withResolvers<Error>();
@@ -279,7 +279,7 @@ export class WorkerClient {
   }
 
   get #canSend(): boolean {
-    return this.#inFlight.length < MAX_IN_FLIGHT && this.#inFlightBytes < MAX_IN_FLIGHT_BYTES;
+    return this.#inFlight.length < MAX_IN_FLIGHT;
   }
 
   #flush(): void {
@@ -290,10 +290,8 @@ export class WorkerClient {
       if (batch.calls.length === 0) continue;
       batch.isSent = true;
       this.#inFlight.push(batch);
-      const { bodies } = batch;
-      this.#inFlightBytes += bodies.byteLength;
       const transfer: ArrayBuffer[] = [];
-      const packed = bodies.pack(false, transfer);
+      const packed = batch.bodies.pack(false, transfer);
       const calls = batch.calls.map(({ request }) => request);
       const now = this.#time.now();
       this.#worker?.postMessage({ kind: 'batch', now, calls, bodies: packed } satisfies ToWorker, transfer);
@@ -304,8 +302,7 @@ export class WorkerClient {
     if (message.kind === 'replies') {
       for (const name of message.affected) this.affected.note(keyOf(name));
       this.#settle(message.replies);
-      const done = this.#inFlight.splice(0, message.replies.length);
-      for (const { bodies } of done) this.#inFlightBytes -= bodies.byteLength;
+      this.#inFlight.splice(0, message.replies.length);
       this.#planFlush();
     } else if (message.kind === 'earlyReplies') this.#settle(message.replies);
     else if (message.kind === 'warn') this.#log.warn(message.fields, message.message);

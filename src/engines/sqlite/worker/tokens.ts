@@ -42,10 +42,7 @@ export function isTokenOf(token: string, element: number, stored: string | null)
   if (stored === null || token.length !== TOKEN_LENGTH) return false;
   if (stored.length === TOKEN_LENGTH) return stored === token;
   const word = wordOf(token);
-  return word !== null && word === ((wordOf(stored) ?? 0) ^ element) && hasPrefixOf(token, stored);
-}
-
-function hasPrefixOf(token: string, stored: string): boolean {
+  if (word === null || word !== ((wordOf(stored) ?? 0) ^ element)) return false;
   return token.startsWith(stored.slice(0, PREFIX_LENGTH));
 }
 
