@@ -1,7 +1,6 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import type { ExchangeDeclaration } from '../../model/records.ts';
-import type { QueueNamed } from '../api.ts';
 import {
   mistakeIn,
   mistakesIn,
@@ -17,7 +16,7 @@ import { may, namespaces, targetNamespaces } from '../session.ts';
 import { after } from '../timers.ts';
 import { Button } from '../ui/button.tsx';
 import { Card } from '../ui/card.tsx';
-import { Field, optionsOf, Select, useWork } from '../ui/form.tsx';
+import { Field, QueueFields, useWork } from '../ui/form.tsx';
 import { SelectorField } from '../ui/selector-field.tsx';
 import { Failure, NeedsRight } from '../ui/states.tsx';
 import { say } from '../ui/toasts.tsx';
@@ -154,7 +153,7 @@ export function ExchangeEditor({
           <QueueFields
             label="From"
             of={src}
-            right="exchange"
+            namespaces={namespaces().filter((ns) => may('exchange', ns))}
             onChange={(changed) => (edited.value = { ...edited.value, src: changed })}
           />
           <label class="row">
@@ -207,7 +206,7 @@ export function ExchangeEditor({
               <QueueFields
                 label="To"
                 of={one}
-                right="write"
+                namespaces={namespaces().filter((ns) => may('write', ns))}
                 onChange={(changed) => setDestination(i, changed)}
               />
             </div>
@@ -256,37 +255,6 @@ export function ExchangeEditor({
         />
       )}
     </form>
-  );
-}
-
-function QueueFields({
-  label,
-  of: { ns, queue },
-  right,
-  onChange,
-}: {
-  readonly label: string;
-  readonly of: QueueNamed;
-  readonly right: 'exchange' | 'write';
-  readonly onChange: (changed: QueueNamed) => void;
-}) {
-  return (
-    <>
-      <Field label={`${label} namespace`}>
-        <Select
-          value={ns}
-          options={optionsOf(namespaces().filter((one) => may(right, one)))}
-          onChange={(chosen) => onChange({ ns: chosen, queue })}
-        />
-      </Field>
-      <Field label={`${label} queue`}>
-        <input
-          value={queue}
-          required
-          onInput={(event) => onChange({ ns, queue: event.currentTarget.value })}
-        />
-      </Field>
-    </>
   );
 }
 

@@ -1,5 +1,7 @@
 import { useSignal } from '@preact/signals';
 import type { ComponentChildren, TargetedEvent } from 'preact';
+import { useId } from 'preact/hooks';
+import type { QueueNamed } from '../api.ts';
 import { Button } from './button.tsx';
 
 /** A labelled field of a form. */
@@ -69,6 +71,43 @@ export function Suggestions({ id, words }: { readonly id: string; readonly words
         <option key={word} value={word} />
       ))}
     </datalist>
+  );
+}
+
+/** Fields for a queue of one of several namespaces. */
+export function QueueFields({
+  label,
+  of: { ns, queue },
+  namespaces,
+  suggestions = [],
+  onChange,
+}: {
+  readonly label: string;
+  readonly of: QueueNamed;
+  readonly namespaces: readonly string[];
+  readonly suggestions?: readonly string[];
+  readonly onChange: (changed: QueueNamed) => void;
+}) {
+  const id = useId();
+  return (
+    <>
+      <Field label={`${label} namespace`}>
+        <Select
+          value={ns}
+          options={optionsOf(namespaces)}
+          onChange={(chosen) => onChange({ ns: chosen, queue })}
+        />
+      </Field>
+      <Field label={`${label} queue`}>
+        <input
+          list={suggestions.length > 0 ? id : undefined}
+          value={queue}
+          required
+          onInput={(event) => onChange({ ns, queue: event.currentTarget.value })}
+        />
+        {suggestions.length > 0 && <Suggestions id={id} words={suggestions} />}
+      </Field>
+    </>
   );
 }
 

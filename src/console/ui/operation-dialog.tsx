@@ -20,7 +20,7 @@ import { may, targetNamespaces } from '../session.ts';
 import { now } from '../timers.ts';
 import { Button } from './button.tsx';
 import { Dialog } from './dialog.tsx';
-import { DialogFoot, Field, optionsOf, Select, Suggestions, useWork } from './form.tsx';
+import { DialogFoot, Field, QueueFields, Select, useWork } from './form.tsx';
 import { PlainTable } from './plain-table.tsx';
 import { Badge, Failure, Loading, Meter } from './states.tsx';
 import { When } from './when.tsx';
@@ -286,22 +286,7 @@ function Target({
     isComplete.value && may('read', target.ns) && target.queue !== '' && !queues.has(keyOf(target));
   return (
     <div class="row">
-      <Field label="To namespace">
-        <Select
-          value={target.ns}
-          options={optionsOf(namespaces)}
-          onChange={(ns) => onChange({ ...target, ns })}
-        />
-      </Field>
-      <Field label="To queue">
-        <input
-          list="target-queues"
-          value={target.queue}
-          required
-          onInput={(event) => onChange({ ...target, queue: event.currentTarget.value })}
-        />
-        <Suggestions id="target-queues" words={names} />
-      </Field>
+      <QueueFields label="To" of={target} namespaces={namespaces} suggestions={names} onChange={onChange} />
       {isNew && (
         <p class="muted" role="status">
           This queue does not exist yet. It will be created.
