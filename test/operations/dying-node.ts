@@ -6,6 +6,8 @@ export type Cut = 'before' | 'after';
 
 /** The calls that change something. */
 const CHANGES = new Set(['settle', 'insert', 'put', 'delete']);
+/** What a node does without a call: it reads its clock, watches, and takes what it has noted itself. */
+const NO_CALLS = new Set(['now', 'watch', 'takeAffected']);
 
 /**
  * Makes one of several nodes die: from one of its changing calls on, none of its calls is answered, and none takes
@@ -64,8 +66,7 @@ export class DyingNode {
       get: (target, name) => {
         const member: unknown = Reflect.get(target, name, target);
         if (typeof member !== 'function') return member;
-        // Reading the clock and watching do not count as calls.
-        if (name === 'now' || name === 'watch') return member.bind(target);
+        if (NO_CALLS.has(String(name))) return member.bind(target);
         return (...args: unknown[]) => this.#call(String(name), () => member.apply(target, args));
       },
     });
