@@ -1,6 +1,5 @@
 import { CONTROL } from '../model/names.ts';
 import { RIGHTS, type Right } from '../model/rights.ts';
-import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';
 import { ownCommand } from '../util/own-command.ts';
 import { PASSWORD_BYTES, readStoredPassword, type StoredPassword } from './password.ts';
@@ -102,16 +101,6 @@ function readUser({ name, rights, maskBodies = false }: UserDefinition, namespac
 function isBasicName(name: string): boolean {
   const isShort = name !== '' && Buffer.byteLength(name) <= PASSWORD_BYTES;
   return isShort && name.isWellFormed() && !name.includes(':') && !CONTROL.test(name);
-}
-
-/** Whether a value is an object of string lists. Does not check that the strings are known rights. */
-export function isRightsByNamespace(value: unknown): value is Readonly<Record<string, readonly string[]>> {
-  return (
-    isRecord(value) &&
-    Object.values(value).every(
-      (list) => Array.isArray(list) && list.every((right) => typeof right === 'string'),
-    )
-  );
 }
 
 function readRight(user: string, namespace: string, right: string): Right {

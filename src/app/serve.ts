@@ -1,4 +1,3 @@
-import type { NewAdministrator } from '../access/users-file.ts';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
 import { systemClock } from '../util/clock.ts';
@@ -8,6 +7,7 @@ import { createLog, type Log, logLibraryOutput } from './log.ts';
 import { type PidFile, writePidFile } from './pid-file.ts';
 import { Server } from './server.ts';
 import { hasConfiguredUsers, usersFileOf } from './users.ts';
+import type { NewAdministrator } from './users-file.ts';
 
 /** The process's resources for {@link serve}. */
 export interface ServeIo {

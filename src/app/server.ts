@@ -8,7 +8,6 @@ import { EndedSessions } from '../access/ended-sessions.ts';
 import { KnownLogins } from '../access/known-logins.ts';
 import { PasswordAuthenticator } from '../access/password-authenticator.ts';
 import type { User } from '../access/user.ts';
-import type { NewAdministrator } from '../access/users-file.ts';
 import { Broker } from '../broker/broker.ts';
 import { nodeText, VariantConflict } from '../broker/cluster.ts';
 import { MigrationTargetMissing } from '../broker/migration.ts';
@@ -49,6 +48,7 @@ import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
 import type { Tracing } from './tracing.ts';
 import { loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
+import type { NewAdministrator } from './users-file.ts';
 
 /** Dependencies of a server in addition to its configuration. */
 interface ServerParts {

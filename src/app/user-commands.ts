@@ -1,6 +1,5 @@
 import { readAccounts, type UserDefinition, UserDefinitionError } from '../access/account.ts';
 import { hashPassword, looksLikeHash } from '../access/password.ts';
-import { newAdministrator } from '../access/users-file.ts';
 import { editUser, type UserMembers, UsersNotEditable, usersInFile } from '../config/edit-users.ts';
 import { ConfigError } from '../config/errors.ts';
 import type { LoadedConfig } from '../config/load.ts';
@@ -11,7 +10,8 @@ import { quote } from '../util/quote.ts';
 import { type PasswordSource, readNewPassword } from './ask-password.ts';
 import { CommandFailed } from './command-line.ts';
 import { serverProcess } from './pid-file.ts';
-import { configuredUsers, hasConfiguredUsers, saveUsers, storedUsers, usersFileOf } from './users.ts';
+import { configuredUsers, hasConfiguredUsers, saveUsers, usersFileOf } from './users.ts';
+import { newAdministrator } from './users-file.ts';
 
 /** Rights by namespace; null: all rights everywhere. */
 type Rights = UserDefinition['rights'];
@@ -137,7 +137,7 @@ function checkDefinition(definition: UserDefinition, { namespaces }: LoadedConfi
 
 async function findStore(loaded: LoadedConfig, configFile: string | null): Promise<UserStore> {
   const { config } = loaded;
-  const stored = hasConfiguredUsers(config) ? null : await storedUsers(usersFileOf(config));
+  const stored = hasConfiguredUsers(config) ? null : await usersFileOf(config).read();
   if (stored !== null) return usersFileStore(loaded, stored);
   if (configFile === null) {
     throw new CommandFailed(
@@ -234,7 +234,7 @@ export async function resetAdministrator({ config, errorAt }: LoadedConfig): Pro
   }
   const { definition, password } = await newAdministrator();
   // Keep users added by commands. Replace a file that is lost: this command is the way to repair it.
-  const stored = (await storedUsers(usersFileOf(config), true)) ?? [];
+  const stored = (await usersFileOf(config).read(true)) ?? [];
   await saveUsers(config, [definition, ...stored.filter(({ name }) => name !== definition.name)], errorAt);
   return `  user      ${definition.name}
   password  ${password}

@@ -1,12 +1,12 @@
 import { join } from 'node:path';
 import { type Account, readAccounts, type UserDefinition, UserDefinitionError } from '../access/account.ts';
 import { looksLikeHash } from '../access/password.ts';
-import { type NewAdministrator, newAdministrator, UsersFile, UsersFileError } from '../access/users-file.ts';
-import { ConfigError, type ErrorAt, pathText } from '../config/errors.ts';
+import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import { ownCommand } from '../util/own-command.ts';
 import { DATA_FILES } from './checks.ts';
 import { LOCAL_SIGNALS } from './namespaces.ts';
+import { type NewAdministrator, newAdministrator, UsersFile } from './users-file.ts';
 
 /** The accounts from the configuration or the users file. */
 export interface LoadedUsers {
@@ -72,35 +72,11 @@ export async function loadUsers(config: Config, errorAt: ErrorAt): Promise<Loade
       warnings: [...plainPasswords(definitions), ...(await replacedUsers(file, config))],
     };
   }
-  const stored = await storedUsers(file);
-  if (stored !== null) {
-    const inFile: ErrorAt = (path, problem, hint) => errorIn(file, path, problem, hint);
-    return { accounts: accountsOf(stored, namespaces, inFile), created: null, warnings: [] };
-  }
+  const stored = await file.read();
+  if (stored !== null)
+    return { accounts: accountsOf(stored, namespaces, file.errorAt), created: null, warnings: [] };
   const created = await newAdministrator();
   return { accounts: readAccounts([created.definition], namespaces), created, warnings: [] };
-}
-
-/**
- * The users of the users file, or null if it does not exist.
- * @param ignoresLost whether a file that cannot be repaired counts as none
- * @throws ConfigError
- */
-export function storedUsers(file: UsersFile, ignoresLost = false): Promise<UserDefinition[] | null> {
-  return file.read().catch((error: unknown) => {
-    if (!(error instanceof UsersFileError)) throw error;
-    if (ignoresLost && !error.isIntact) return null;
-    throw errorIn(file, [], error.message, error.hint);
-  });
-}
-
-function errorIn(
-  { path: source }: UsersFile,
-  path: readonly string[],
-  problem: string,
-  hint: string,
-): ConfigError {
-  return new ConfigError([{ source, path: pathText(path), problem, hint }]);
 }
 
 /** Warns if other nodes can share namespaces but not the users file. */

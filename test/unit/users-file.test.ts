@@ -4,7 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { readAccounts } from '../../src/access/account.ts';
-import { newAdministrator, UsersFile, UsersFileError } from '../../src/access/users-file.ts';
+import { newAdministrator, UsersFile } from '../../src/app/users-file.ts';
+import { ConfigError } from '../../src/config/errors.ts';
 
 describe('The users file', () => {
   let folder: string;
@@ -61,7 +62,7 @@ describe('The users file', () => {
       await file.write([(await newAdministrator()).definition]);
       process.seteuid?.(OTHER_USER);
       try {
-        await assert.rejects(file.read(), { message: /EACCES/, hint: /^Let the user .* read it$/ });
+        await assert.rejects(file.read(), { message: /EACCES\. Let the user .* read it\.$/ });
       } finally {
         process.seteuid?.(0);
       }
@@ -82,7 +83,7 @@ describe('The users file', () => {
       '{"a": {"password": 5}}',
     ]) {
       await writeFile(file.path, text);
-      await assert.rejects(file.read(), UsersFileError, text);
+      await assert.rejects(file.read(), ConfigError, text);
     }
   });
 
@@ -91,7 +92,7 @@ describe('The users file', () => {
     const text = JSON.stringify({ [definition.name]: { password: definition.password } });
     await file.write([]);
     await writeFile(file.path, Buffer.from(text, 'latin1'));
-    await assert.rejects(file.read(), { message: /not in UTF-8/, hint: 'Save it in UTF-8' });
+    await assert.rejects(file.read(), { message: /not in UTF-8\. Save it in UTF-8\.$/ });
     await writeFile(file.path, `\ufeff${text}`);
     assert.deepEqual(await file.read(), [definition]);
   });
