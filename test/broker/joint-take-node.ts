@@ -221,6 +221,8 @@ function setup(name: string, engine: FakeEngine): NamespaceSetup {
     insert: async (queue: QueueKey, elements: readonly NewElement[]) => engine.store(queue, elements),
     take: (queue: QueueKey, options: TakeOptions) => engine.take(queue, options),
     counts: (queue: QueueKey) => engine.counts(queue),
+    sweep: async () => null,
+    takeAffected: () => [],
     undoTake: async (queue: QueueKey, deliveries: readonly Delivery[]) =>
       engine.returnTaken(
         queue,

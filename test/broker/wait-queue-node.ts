@@ -52,6 +52,8 @@ export class WaitQueueNode {
       insert: async (_queue: unknown, elements: readonly NewElement[]) =>
         elements.map(({ delayMs }) => this.#store(this.clock.now() + delayMs)),
       take: (_queue: unknown, options: TakeOptions) => this.#take(options),
+      sweep: async () => null,
+      takeAffected: () => [],
       undoTake: async (_queue: unknown, deliveries: readonly Delivery[]) => {
         for (const { id } of deliveries) this.#undo(id);
       },
