@@ -93,7 +93,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
    */
   takers = 1;
   abstract readonly writer: SocketWriter;
-  /** Receives the client's bytes. Errors that it throws are passed to `fail`. */
+  /** Receives the client's bytes. */
   abstract readonly input: { push(bytes: Buffer): void };
   protected readonly socket: ClientSocket;
   readonly #server: SessionServer;
@@ -496,11 +496,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
         return;
       }
     }
-    try {
-      this.input.push(bytes);
-    } catch (error) {
-      this.fail(error);
-    }
+    this.guard(() => this.input.push(bytes));
     this.#advance();
   }
 

@@ -99,13 +99,8 @@ export class Writer {
   }
 
   ulong(value: number): void {
-    if (value < 256) {
-      this.#code(CODE.smallUlong);
-      this.#octet(value);
-    } else {
-      this.#code(CODE.ulong);
-      this.#long(value);
-    }
+    this.#code(CODE.ulong);
+    this.#long(value);
   }
 
   /** @param ms a whole number of at most 53 bits */
