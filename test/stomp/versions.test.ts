@@ -103,6 +103,12 @@ describe('Older versions of STOMP', () => {
   });
 
   describe('STOMP 1.0', () => {
+    it('allows any bytes in headers, but the destination must be UTF-8', async () => {
+      const client = await node.client('1.0');
+      client.write(Buffer.from('SEND\ndestination:/q/N/\xe4\n\n\0', 'latin1'));
+      await client.expectError('invalid-parameter');
+    });
+
     it('has no escapes', async () => {
       const client = await node.client('1.0');
       client.write('SEND\ndestination:/q/N/plain\nx-ks-hdr-a:b\\c\\n:d\nreceipt:a:b\\n\n\nx\0');
