@@ -114,11 +114,16 @@ class Pair {
     this.#client = client;
     this.#server = server;
     this.#proxy = proxy;
+    // Corked: what came together is passed on together, not with a system call for each message.
     client.on('data', (bytes) => {
+      server.cork();
       for (const message of this.#requests.read(bytes)) this.#ask(message);
+      server.uncork();
     });
     server.on('data', (bytes) => {
+      client.cork();
       for (const message of this.#answers.read(bytes)) this.#answer(message);
+      client.uncork();
     });
     for (const [one, other] of [
       [client, server],

@@ -3,7 +3,13 @@ import pg from 'pg';
 import type { Engine, EngineLog } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
 import { type CancelTimer, type Clock, systemClock } from '../../src/util/clock.ts';
-import type { CrashMoment, DurableTestEngine, EngineUnderTest, OpenTestEngine } from '../engines.ts';
+import type {
+  CrashMoment,
+  DurableTestEngine,
+  EngineUnderTest,
+  OpenTestEngine,
+  TestEngine,
+} from '../engines.ts';
 import { FakeClock, patient } from '../support/clock.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { RUN_SERVERS, startSharedPostgres, urlOfShared } from '../support/run-servers.ts';
@@ -116,26 +122,44 @@ export class CountingClock implements Clock {
 export const POSTGRES: EngineUnderTest = {
   name: 'postgres',
   type: 'postgres',
-  open: (options) => openDurable(options, freshSchema(), new FakeClock()),
-  openDurable: (options) => openDurable(options, freshSchema(), new FakeClock()),
+  open: async (options) => {
+    const opened = await openAt(await sharedPostgres(), setUp(options));
+    return { ...opened, close: () => closeSound(opened, opened.stop) };
+  },
+  openDurable: (options) => openDurable(setUp(options)),
 };
 
+interface SetUp extends OpenTestEngine {
+  readonly schema: string;
+  readonly clock: FakeClock;
+}
+
+const setUp = (options: OpenTestEngine): SetUp => ({
+  ...options,
+  schema: freshSchema(),
+  clock: new FakeClock(),
+});
+
+interface Opened extends Omit<TestEngine, 'close'> {
+  readonly schema: string;
+  /** A session of the test. */
+  readonly control: pg.Client;
+  /** Stops the engine. Its data remain. */
+  readonly stop: () => Promise<void>;
+}
+
 /**
- * The engine's time is PostgreSQL's. In tests, the schema's clock function returns the time of the fake clock. Timeouts
- * use the real clock, with patience for a busy machine.
+ * Starts an engine. Its time is PostgreSQL's: in tests, the schema's clock function returns the time of the fake clock.
+ * Timeouts use the real clock, with patience for a busy machine.
+ * @param url of the server, or of a proxy in front of it
  */
-async function openDurable(
-  { namespaces, dedupWindowMs = DAY_MS }: OpenTestEngine,
-  schema: string,
-  clock: FakeClock,
-): Promise<DurableTestEngine> {
-  const direct = new URL(await sharedPostgres());
-  const proxy = await PostgresProxy.start(Number(direct.port));
-  const proxied = new URL(direct);
-  proxied.port = String(proxy.port);
+async function openAt(
+  url: string,
+  { namespaces, dedupWindowMs = DAY_MS, schema, clock }: SetUp,
+): Promise<Opened> {
   const timers = new CountingClock(patient(systemClock));
   const engine = open({
-    url: proxied.href,
+    url,
     dataDir: '',
     namespaces,
     clock: timers,
@@ -144,7 +168,7 @@ async function openDurable(
     log: SILENT,
   });
   await engine.start();
-  const control = new pg.Client({ connectionString: direct.href });
+  const control = new pg.Client({ connectionString: await sharedPostgres() });
   await control.connect();
 
   // Not by `clockAt`: each change of a function makes all sessions plan their statements again.
@@ -157,15 +181,12 @@ async function openDurable(
     await control.query('SELECT setval($1, $2)', [`${schema}.fake_clock`, now]);
     await engine.ping();
   };
-  const end = async (): Promise<void> => {
-    await engine.stop();
-    await proxy.stop();
-    assert.equal(timers.pending, 0, 'a stopped engine leaves no timer');
-  };
   await showTime(clock.now());
   return {
     engine,
     clock,
+    schema,
+    control,
     now: () => clock.now(),
     passTime: async (ms) => {
       const length = Math.max(0, Math.ceil(ms));
@@ -173,26 +194,53 @@ async function openDurable(
       await showTime(clock.now() + length);
       clock.advance(length);
     },
-    close: async () => {
-      try {
-        await end();
-        await assertCounts(control, schema);
-        await control.query(`DROP SCHEMA ${schema} CASCADE`);
-      } finally {
-        await control.end();
-      }
+    stop: async () => {
+      await engine.stop();
+      assert.equal(timers.pending, 0, 'a stopped engine leaves no timer');
     },
+  };
+}
+
+/** An engine behind a proxy, which ends its connections for `crash`. Others need none, which saves its copies. */
+async function openDurable(options: SetUp): Promise<DurableTestEngine> {
+  const direct = new URL(await sharedPostgres());
+  const proxy = await PostgresProxy.start(Number(direct.port));
+  const proxied = new URL(direct);
+  proxied.port = String(proxy.port);
+  const opened = await openAt(proxied.href, options);
+  const { control } = opened;
+  const stop = async (): Promise<void> => {
+    try {
+      await opened.stop();
+    } finally {
+      await proxy.stop();
+    }
+  };
+  return {
+    ...opened,
+    close: () => closeSound(opened, stop),
     crash: async (moment, calls) => {
       try {
         await killed(control, proxy, moment, calls);
-        await end();
+        await stop();
       } finally {
         await control.end();
       }
-      clock.advance(1);
-      return openDurable({ namespaces, dedupWindowMs }, schema, clock);
+      options.clock.advance(1);
+      return openDurable(options);
     },
   };
+}
+
+/** Stops an engine, checks what it stored and removes it. */
+async function closeSound({ control, schema }: Opened, stop: () => Promise<void>): Promise<void> {
+  try {
+    await stop();
+    await assertCounts(control, schema);
+    await control.query(`DROP SCHEMA ${schema} CASCADE`);
+  } finally {
+    await control.end();
+  }
 }
 
 /** Asserts that the recorded counts, which nothing would correct later, agree with the rows. */
