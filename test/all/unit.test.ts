@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('unit/**/*.test.ts');
+await runTogether('{architecture,unit/**/*}.test.ts');

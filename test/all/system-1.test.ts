@@ -1,0 +1,3 @@
+import { runTogether } from '../support/together.ts';
+
+await runTogether('system/!(sqlite-*|python-sdk).test.ts', { part: 1, of: 6 });
