@@ -89,6 +89,11 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('links.ts', 'this.endpoint.grant(this.#usedCredit);', ''),
   },
   {
+    name: 'all frames of a message are written at once',
+    suite: 'AMQP deliveries',
+    edits: edit('core/session.ts', ' && this.#connection.host.canWrite', ''),
+  },
+  {
     name: 'ids of the session are not serial numbers',
     suite: 'AMQP deliveries',
     edits: edit('core/serial.ts', '  return (a - b) | 0;', '  return a - b;'),
