@@ -216,8 +216,11 @@ function putLater(ends: Ends, key: string, before: number): void {
 }
 
 /** Whether this version understands every part of a definition. */
-function isUnderstood(definition: { readonly value: JsonValue }): boolean {
-  return isDeepStrictEqual(definition.value, { ends: storedEnds(definition) });
+function isUnderstood({ value }: { readonly value: JsonValue }): boolean {
+  const { ends, sessions, passwords, before } = membersOf(value);
+  const current = { ends: pairs(ends) };
+  const first = { sessions: pairs(sessions), passwords: pairs(passwords), before: Number(before) };
+  return isDeepStrictEqual(value, current) || isDeepStrictEqual(value, first);
 }
 
 function notUnderstood(user: string): QuaysideError {
@@ -227,10 +230,18 @@ function notUnderstood(user: string): QuaysideError {
   );
 }
 
-/** The ends in a definition. Skips those that this version cannot read. */
+/** The ends in a definition, also in the first form, which had three members. Skips those that cannot be read. */
 function storedEnds({ value }: { readonly value: JsonValue }): (readonly [string, number])[] {
-  const { ends } = (value ?? {}) as { readonly ends?: unknown };
-  return (Array.isArray(ends) ? ends : []).filter(
+  const { ends, sessions, passwords, before } = membersOf(value);
+  return [...pairs(ends), ...pairs(sessions), ...pairs(passwords), ...pairs([[EVERY_SESSION, before]])];
+}
+
+function membersOf(value: JsonValue): Readonly<Record<string, unknown>> {
+  return (value ?? {}) as Readonly<Record<string, unknown>>;
+}
+
+function pairs(value: unknown): (readonly [string, number])[] {
+  return (Array.isArray(value) ? value : []).filter(
     (pair): pair is readonly [string, number] =>
       Array.isArray(pair) && typeof pair[0] === 'string' && typeof pair[1] === 'number',
   );

@@ -173,6 +173,29 @@ describe('Ended sessions of the console', () => {
     assert.ok(there.has('ann', sessionMarks('s1')));
   });
 
+  it('are read in the form that was stored first, and stored in the one of now', async () => {
+    const { definitions } = engine;
+    const at = clock.now();
+    const first = { sessions: [['s0', at + 1]], passwords: [['old', at + 1]], before: at - HOUR };
+    await definitions.put('ended-sessions', 'ann', first, null);
+    const late = node(definitions);
+    await late.start();
+    assert.ok(late.has('ann', sessionMarks('s0')));
+    assert.ok(late.has('ann', sessionMarks('any', at, 'old')));
+    assert.ok(late.has('ann', sessionMarks('any', at - HOUR - 1)));
+    assert.ok(!late.has('ann', sessionMarks('any', at)));
+    await late.end('ann', { id: 's1', startedAt: at });
+    await late.stop();
+    const ends = [
+      ['s0', at + 1],
+      ['old', at + 1],
+      ['', at - HOUR],
+      ['s1', at + 1],
+    ];
+    assert.deepEqual((await definitions.get('ended-sessions', 'ann'))?.value, { ends });
+    assert.deepEqual(errors, []);
+  });
+
   it('are forgotten once they would have expired anyway, and their definition is deleted at the next start', async () => {
     const startedAt = clock.now();
     await here.end('ann', { id: 's1', startedAt });
