@@ -1,4 +1,4 @@
-import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
+import { CALL_TIMEOUT_MS, isUnknownOutcome } from '../engine/calls.ts';
 import { retryConflicts } from '../engine/definitions.ts';
 import { areAllSeen } from '../engine/request-keys.ts';
 import { SCAN_BYTES } from '../engine/scan-cursor.ts';
@@ -418,6 +418,8 @@ export class Queue {
         (error: unknown) => {
           const ids = reserved.map(({ id }) => id);
           log.warn({ err: error, queue: key, ids }, 'elements could not be returned to their queue');
+          // They may have been returned nevertheless.
+          if (isUnknownOutcome(error)) onReturned(reserved.length);
         },
       );
     }

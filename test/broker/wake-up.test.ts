@@ -4,6 +4,7 @@ import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import type { Delivery } from '../../src/model/element.ts';
+import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { MAIN_ENGINES_AND_CLUSTER, type TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
@@ -110,6 +111,32 @@ describe('a blocked get is woken', () => {
     const { answer } = await blocked();
     queue.returnAllUndelivered([unseen]);
     assert.equal((await answer).tries, 0);
+  });
+
+  it('by a reservation that is returned undelivered, even if the reply of the engine is lost', async () => {
+    const node = brokerOn(
+      [
+        {
+          policy: POLICY,
+          engine: engineWith(opened.engine, (real) => ({
+            settle: async (...args) => {
+              await real.settle(...args);
+              throw new QuaysideError('outcome-unknown', 'planted');
+            },
+          })),
+        },
+      ],
+      opened.clock,
+      2,
+    );
+    await node.start();
+    const own = node.namespace('N').queue('q');
+    await own.insert([newElement({ body: 'e' })]);
+    const unseen = await get(own, LEASE_MS);
+    const { answer } = await blocked(own);
+    own.returnAllUndelivered([unseen]);
+    assert.equal((await answer).tries, 0);
+    await node.stop();
   });
 
   it('by a dead letter that arrives in its dead-letter queue', async () => {
