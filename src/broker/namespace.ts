@@ -473,8 +473,11 @@ export class Namespace {
         if (this.#assumed.has(key.name)) this.noteStored(key);
         this.announce(key, 0);
       },
-      (error: unknown) =>
-        this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again'),
+      (error: unknown) => {
+        // Also if the outcome is unknown: it need not exist.
+        if (this.#assumed.has(key.name)) this.#forget(key.name);
+        this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again');
+      },
     );
   }
 

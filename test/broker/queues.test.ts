@@ -379,6 +379,18 @@ describe('the queues of a namespace', () => {
     namespace.queue('awaited').leave(consumer);
   });
 
+  it('are declared again by their next use if it is unknown whether they were', async () => {
+    const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
+    const wait = () => namespace.queue('awaited').get(request, { deliver: () => {}, end: () => {} });
+    unsent = Promise.reject(new QuaysideError('outcome-unknown', 'planted'));
+    wait();
+    await new Promise(setImmediate);
+    unsent = null;
+    assert.deepEqual(await namespace.queueNames(), []);
+    wait();
+    await until(async () => (await namespace.queueNames()).includes('awaited'));
+  });
+
   it('are not known any more if they are deleted while names are being read', async () => {
     for (const name of ['deleted', 'created again']) {
       await store(name);
