@@ -60,9 +60,14 @@ describe('An element that overruns the limits of selectors', () => {
     const { stopped, saw, errors } = await x.record();
     assert.equal(stopped, null);
     assert.equal(saw.last_no_route?.id, id);
-    assert.deepEqual(
-      errors.map(({ destination, message, count }) => [destination, message, count]),
-      [[0, 'overrun: the selector took too long', 3]],
+    // On a busy machine, the watchdog's 600 ms may pass before the call has used its 50 ms of processor time.
+    for (const { destination, message } of errors) {
+      assert.equal(destination, 0);
+      assert.match(message, /^overrun: the selector (took too long|could not be interrupted)$/);
+    }
+    assert.equal(
+      errors.reduce((sum, { count }) => sum + count, 0),
+      3,
     );
   });
 
