@@ -173,9 +173,12 @@ export class AmqpConnection
 
   // What the protocol endpoint uses.
 
-  /** A message may have tens of thousands of frames: those that are written at once delay other clients. */
+  /**
+   * A message may have tens of thousands of frames: those that are written at once delay other clients. An ending
+   * session drops its messages, and a closed writer has no bytes.
+   */
   get canWrite(): boolean {
-    return this.writer.bytes < MAX_OUTPUT_BYTES;
+    return !this.isEnding && this.writer.bytes < MAX_OUTPUT_BYTES;
   }
 
   planFlush(): void {

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
-import { afterEach, beforeEach, describe, it } from 'node:test';
+import { afterEach, beforeEach, describe, it, mock } from 'node:test';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { RETRY_MS } from '../../src/session/push-consumer.ts';
+import { SocketWriter } from '../../src/session/socket-writer.ts';
 import { until } from '../support/until.ts';
 import { type AmqpClient, socketOf, textOf } from './client.ts';
 import { AmqpNode, stalled, TestAuthenticator } from './node.ts';
@@ -325,6 +326,32 @@ describe('a message of many frames', () => {
         bytes += sent.length - 13 - (sent[12] ?? 0);
       }
     } finally {
+      await node.stop();
+    }
+  });
+
+  it('is not split into further frames when its connection is cut and another link of the session ends first', async () => {
+    const node = await AmqpNode.start();
+    try {
+      await node.insert('b', { body: Buffer.alloc(8_000_000) });
+      const raw = await node.newConnection();
+      raw.write(SASL, plain('test', 'test'));
+      await raw.until(KIND.outcome);
+      raw.write(AMQP, open(NULL, uint(512)), frame('begin', [NULL, uint(0), uint(100_000), uint(2048)]));
+      raw.write(attachReceiver({ address: 'N/a' }), attachReceiver({ address: 'N/b', name: 'b', handle: 1 }));
+      await raw.until(KIND.attach);
+      await raw.until(KIND.attach);
+      raw.socket.pause();
+      raw.write(frame('flow', [uint(0), uint(100_000), uint(0), uint(2048), uint(1), uint(0), uint(1)]));
+      await stalled(node, 1);
+      const add = mock.method(SocketWriter.prototype, 'add');
+      raw.socket.destroy();
+      await until(() => node.server.counts.links === 0);
+      assert.equal(add.mock.callCount(), 0);
+      await until(async () => (await node.sizes('b')).ready === 1);
+      assert.equal((await node.pop('b'))?.tries, 0);
+    } finally {
+      mock.restoreAll();
       await node.stop();
     }
   });
