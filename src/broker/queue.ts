@@ -511,7 +511,8 @@ export class Queue {
     return this.#settle([item]).then(([result = SETTLED['not-found']]) => {
       const { outcome } = result;
       if (isSettled(outcome)) return result;
-      const group = this.namespace.isStream ? item.group : null;
+      // A plain queue has none, but a client may name one there, which is why the element is not found.
+      const group = item.group === PLAIN_GROUP ? null : item.group;
       throw rejectionOf(outcome, { id: item.id, group }, this.key);
     });
   }

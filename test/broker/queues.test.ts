@@ -89,6 +89,19 @@ describe('the queues of a namespace', () => {
     assert.equal((await namespace.queueNames()).length, MAX_QUEUES);
   });
 
+  it('have no elements for a group that a client names, as the error says', async () => {
+    const [id = ''] = await namespace.queue('plain').insert([newElement({ body: 'e' })]);
+    for (const [group, message] of [
+      [null, `Element ${id} is not reserved.`],
+      ['g', `There is no element ${id} in "plain" for group "g".`],
+    ] as const) {
+      const settling = namespace.queue('plain').settle({ id, group, token: null }, FINISH);
+      await assert.rejects(settling, { message });
+    }
+    const invented = namespace.queue('plain').settle(STRANGER, FINISH);
+    await assert.rejects(invented, { message: 'There is no element x in "plain".' });
+  });
+
   it('are not created by inserts that the engine rejects', async () => {
     refusal = new QuaysideError('storage-full', 'planted');
     for (let i = 0; i < MAX_QUEUES; i += 1) {
