@@ -307,6 +307,44 @@ describe('The usage of a namespace on PostgreSQL', () => {
   });
 });
 
+describe('The counts of a queue on PostgreSQL', () => {
+  it('are read without stepping over merged counter rows that cannot be vacuumed, by a node that does hardly anything else', async (t) => {
+    const server = await sharedServer();
+    const schema = freshSchema();
+    const clock = new ShiftedClock();
+    const engine = await openNode(server, { schema, clock });
+    const holder = new pg.Client({ connectionString: server.url() });
+    await holder.connect();
+    t.after(async () => {
+      await holder.end();
+      await engine.stop();
+      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+    });
+    await reportAtOnce(server, schema);
+    const { storage } = engine;
+    await storage.declare([QUEUE]);
+    await holder.query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()');
+    await runSql(
+      server,
+      `SET search_path = ${schema};
+      INSERT INTO counter (subscription, step, waiting, reserved, bytes)
+        SELECT s.id, 0, 0, 0, 0 FROM subscription s, generate_series(1, ${DEAD}) n;
+      DELETE FROM counter`,
+    );
+    await storage.insert(QUEUE, [newElement()]);
+    for (const minutes of [0, 1, 1]) {
+      clock.shiftMs += minutes * 60_000;
+      await storage.counts(QUEUE);
+      await storage.sweep();
+    }
+    const of = { tables: ['counter'], index: 'counter_subscription' };
+    const from = await pagesOf(server, engine, schema, of);
+    for (let i = 0; i < 10; i += 1) assert.equal((await storage.counts(QUEUE)).ready, 1);
+    const pages = (await pagesOf(server, engine, schema, of)) - from;
+    assert.ok(pages < 200, `${pages} pages for 10 reads`);
+  });
+});
+
 describe('A purge of a stream on PostgreSQL', () => {
   it('reads few pages for each group, however many elements of other queues are reserved', async (t) => {
     const { server, schema, engine } = await newNode(t);

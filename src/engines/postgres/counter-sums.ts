@@ -59,6 +59,11 @@ const SUM_FROM_START = [String(-(2n ** 63n)), '0'] as const;
 /** After how many batches of this node the rows are summed up: in any case, or with the next sweep. */
 const BATCHES_BETWEEN_SUMS = 2000;
 const MIN_BATCHES_BEFORE_SUM = 200;
+/**
+ * After how long the next sweep sums up without many batches, ms: reads of a node that does hardly anything else would
+ * step over all rows that other nodes have summed up, as long as these cannot be vacuumed.
+ */
+const MAX_BETWEEN_SUMS_MS = 60_000;
 
 /**
  * Sums up the rows of `counter`, to which every change adds some: in small statements on the auxiliary connection, each
@@ -69,6 +74,8 @@ export class CounterSums {
   readonly #clock: Clock;
   readonly #counterWatermark: CounterWatermark;
   #batches = 0;
+  /** When it last summed up, by the monotonic clock, ms. */
+  #summedAt: number;
   #summing: Promise<void> | null = null;
   /** The pass in progress, which the next run continues. */
   #pass: Pass | null = null;
@@ -79,11 +86,16 @@ export class CounterSums {
     this.#auxiliary = auxiliary;
     this.#clock = clock;
     this.#counterWatermark = counterWatermark;
+    this.#summedAt = clock.monotonic();
   }
 
-  /** Sums up if there were enough batches since the last time. @throws QuaysideError as the Storage port says */
+  /**
+   * Sums up if there were enough batches, or enough time, since the last time.
+   * @throws QuaysideError as the Storage port says
+   */
   async run(): Promise<void> {
-    if (this.#batches >= MIN_BATCHES_BEFORE_SUM) await this.#sum();
+    const isLongAgo = this.#clock.monotonic() - this.#summedAt >= MAX_BETWEEN_SUMS_MS;
+    if (isLongAgo || this.#batches >= MIN_BATCHES_BEFORE_SUM) await this.#sum();
   }
 
   /** Called after each batch. Sums up the counter deltas after many of them; never throws. */
@@ -97,6 +109,7 @@ export class CounterSums {
   #sum(): Promise<void> {
     this.#batches = 0;
     this.#summing ??= this.#sumAll().finally(() => {
+      this.#summedAt = this.#clock.monotonic();
       this.#summing = null;
     });
     return this.#summing;
