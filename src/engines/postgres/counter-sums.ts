@@ -6,8 +6,8 @@ import type { CounterWatermark } from './watermark.ts';
 
 /**
  * How many rows of `counter` one statement reads, and the statements of one run; the next run continues there. If the
- * deliveries of a queue mature at many more steps than the statement reads rows, more than three years, it sees hardly
- * two rows of one step, and a row remains for nearly every change until its step is past.
+ * deliveries of a queue mature at more steps than four fifths of these rows, more than a year, a statement sees too few
+ * rows of one step: over two years a row remains for every second change, until its step is past.
  */
 const MAX_SUMMED_ROWS = 40_000;
 const MAX_SUMS_PER_RUN = 10;
