@@ -1,12 +1,13 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { setTimeout } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
-import { bodyText, newElement, newElements } from '../support/elements.ts';
+import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { purge, rollback, settle } from '../support/settle.ts';
 import { sweepAffected } from '../support/sweep.ts';
@@ -539,6 +540,71 @@ describe('Housekeeping of the Redis engine', () => {
     }
     const entries = Number(await cli('ZCARD', new Keys(prefix).due));
     assert.ok(entries <= 4, `${entries} entries`);
+  });
+
+  describe('a sweep of a queue that the node last changed a minute ago, in one batch with a change', () => {
+    let [proxy, own, node]: [TcpProxy, FakeClock, Engine] = [] as never;
+
+    beforeEach(async () => {
+      proxy = await TcpProxy.start(Number(new URL((await standalone()).url).port));
+      own = new FakeClock();
+      const url = `redis://127.0.0.1:${proxy.port}`;
+      node = redisEngine({ url, namespaces: NAMESPACES, clock, prefix, ownClock: own });
+      await node.start();
+    });
+
+    afterEach(async () => {
+      proxy.release();
+      await passGently(own, node.stop());
+      await proxy.stop();
+    });
+
+    /** Holds a read of the queue back until the sweep and `change` wait for the next batch. */
+    const sweepWith = async (change: () => Promise<unknown>): Promise<void> => {
+      const caught = proxy.catch(QUEUE_CALL, 'held');
+      const counting = node.storage.counts(QUEUE);
+      await caught;
+      const sweeping = node.storage.sweep();
+      await setTimeout(200);
+      const changing = change();
+      await setTimeout(10);
+      proxy.release();
+      await Promise.all([counting, sweeping, changing]);
+    };
+
+    const reconnected = async (): Promise<void> => {
+      const counts = await node.storage.counts(QUEUE).catch(() => null);
+      if (counts === null) await setTimeout(10).then(reconnected);
+    };
+
+    it('leaves a session that is forgotten later', async () => {
+      await node.storage.insert(QUEUE, newElements('a'));
+      clock.advance(61_000);
+      await sweepWith(() => node.storage.insert(QUEUE, newElements('b')));
+      for (let i = 0; i < 2; i++) {
+        clock.advance(61_000);
+        await engine.storage.sweep();
+      }
+      const fields = (await cli('HKEYS', new Keys(prefix).queue(QUEUE).hash)).split('\n');
+      assert.deepEqual(
+        fields.filter((field) => field.startsWith('c')),
+        [],
+      );
+    });
+
+    it('does not delete the elements of a pop that the change undoes', async () => {
+      await engine.storage.insert(QUEUE, newElements('a', 'b'));
+      const caught = proxy.catch(QUEUE_CALL, 'mute');
+      const popping = node.storage.take(QUEUE, POP);
+      await caught;
+      own.advance(5_000);
+      await assert.rejects(popping, { code: 'outcome-unknown' });
+      proxy.reset();
+      await passGently(own, reconnected());
+      clock.advance(61_000);
+      await sweepWith(() => node.storage.insert(QUEUE, newElements('c')));
+      assert.deepEqual(bodyTexts((await engine.storage.take(QUEUE, POP)).deliveries), ['a', 'b', 'c']);
+    });
   });
 
   it('a reserve that arrives late has a due entry for its lease, although a sweep ran before it', async () => {

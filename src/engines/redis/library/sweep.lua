@@ -57,16 +57,21 @@ local function forgetSilent(q, kind, at, age, forget)
       add(q, kind .. six(lastUse) .. sub(field, 2))
       store(q, field, sub(stored, 1, at + 5) .. six(lastUse) .. sub(stored, at + 12))
     else
-      forget(stored)
+      forget(stored, field)
       delete(q, field)
     end
   end
   flush(q)
 end
 
--- The pops of a silent node become final: nobody can know whether it received them.
+-- The pops of a silent node become final: nobody can know whether it received them. A numbered call has settled those
+-- of its own node, and lists the session again that it writes.
 local function forgetSessions(q)
-  forgetSilent(q, 'c', 7, SESSION_MS, function(session)
+  forgetSilent(q, 'c', 7, SESSION_MS, function(session, field)
+    if call.number > 0 and field == 'c' .. call.node then
+      q.session = nil
+      return
+    end
     for _, taken in ipairs(session and takesOf(session) or {}) do finishPops(q, taken) end
   end)
 end
