@@ -748,6 +748,17 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('batch.ts', 'if (isFull(error)) store.space?.releaseBallast();', '')],
   },
   {
+    name: 'a transaction may be larger than the margin and the ballast allow',
+    suite: 'sqlite disk full',
+    edits: [
+      {
+        file: 'src/engines/sqlite/client.ts',
+        search: ' && bytes < MAX_IN_FLIGHT_BYTES',
+        replace: ' && bytes >= 0',
+      },
+    ],
+  },
+  {
     name: 'inserts continue below the free-space margin',
     suite: 'sqlite disk full',
     edits: [

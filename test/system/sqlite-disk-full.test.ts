@@ -27,8 +27,8 @@ function mayMount(): boolean {
   return disk !== null || process.env.CI !== undefined;
 }
 
-async function onSmallDisk(test: (folder: SqliteFolder) => Promise<void>): Promise<void> {
-  const disk = mountSmallDisk(DISK);
+async function onSmallDisk(test: (folder: SqliteFolder) => Promise<void>, bytes = DISK): Promise<void> {
+  const disk = mountSmallDisk(bytes);
   assert.ok(disk !== null, 'no small disk could be mounted');
   const folder = new SqliteFolder(disk.path);
   try {
@@ -152,6 +152,22 @@ if (mayMount())
         assert.ok(folder.warnings.some(({ message }) => message.includes('nearly full')));
         assert.equal(await popAll(engine), stored);
       });
+    });
+
+    it('delivers what many large inserts have stored that arrived together', async () => {
+      await onSmallDisk(async (folder) => {
+        const { storage } = await folder.started({ ballastBytes: 16 * MIB, minFreeBytes: 64 * MIB });
+        const large = Array(16).fill(newElement({ body: Buffer.alloc(MIB - 2000, 'x') }));
+        const inserts = Array.from({ length: 4 }, () => storage.insert(QUEUE, large));
+        const results = await Promise.allSettled(inserts);
+        const stored = results.filter(({ status }) => status === 'fulfilled').length;
+        assert.ok(stored > 0);
+        let popped = 0;
+        for (let count = -1; count !== 0; popped += count) {
+          count = (await storage.take(QUEUE, { ...popping, count: 1 })).deliveries.length;
+        }
+        assert.equal(popped, stored * large.length);
+      }, 104 * MIB);
     });
 
     it('delivers, commits and rolls back without a free byte by deleting its ballast', async () => {

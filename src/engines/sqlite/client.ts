@@ -26,9 +26,12 @@ import type { SteadyTime } from './steady-time.ts';
  */
 const MAX_IN_FLIGHT = 8;
 /**
- * A batch with this many bytes of bodies, or this many calls, is full, which bounds the size of a message, and of a
- * transaction: 16 MiB, and one call more for each batch.
+ * Bytes of bodies in flight beyond which no further batch is sent; the last one may exceed it. So a transaction with an
+ * insert of 16 MiB has at most 34 MiB. For a checkpoint it needs its size twice, in the log and in the file: less than
+ * is free while inserts are accepted, with the ballast. Otherwise inserts could fill the disk so that no take succeeds.
  */
+const MAX_IN_FLIGHT_BYTES = 16 * 1024 * 1024;
+/** A batch with this many bytes of bodies, or this many calls, is full, which bounds the size of a message. */
 const MAX_BATCH_BYTES = 2 * 1024 * 1024;
 const MAX_BATCH_CALLS = 4096;
 
@@ -95,10 +98,10 @@ class OutgoingBatch {
 /**
  * The main thread's side of the worker: gathers calls into batches and settles them with the results.
  *
- * Calls of one turn of the event loop are sent together at its end. While {@link MAX_IN_FLIGHT} batches are in flight,
- * further calls gather until a reply arrives. So transactions grow with the load and with the latency of the disk, and
- * a lone call is not delayed. Calls take effect in the order in which they are made. Each is settled by its deadline,
- * so a disk that hangs blocks no caller.
+ * Calls of one turn of the event loop are sent together at its end. While {@link MAX_IN_FLIGHT} batches, or {@link
+ * MAX_IN_FLIGHT_BYTES} of bodies, are in flight, further calls gather until a reply arrives. So transactions grow with
+ * the load and with the latency of the disk, and a lone call is not delayed. Calls take effect in the order in which
+ * they are made. Each is settled by its deadline, so a disk that hangs blocks no caller.
  */
 export class WorkerClient {
   readonly affected = new AffectedQueues();
@@ -279,7 +282,8 @@ export class WorkerClient {
   }
 
   get #canSend(): boolean {
-    return this.#inFlight.length < MAX_IN_FLIGHT;
+    const bytes = this.#inFlight.reduce((sum, { bodies }) => sum + bodies.byteLength, 0);
+    return this.#inFlight.length < MAX_IN_FLIGHT && bytes < MAX_IN_FLIGHT_BYTES;
   }
 
   #flush(): void {
