@@ -62,6 +62,32 @@ describe('A queue on Redis with damaged or unknown data', () => {
   const commitOne = async ({ id }: Delivery, token: string | null): Promise<string | undefined> =>
     (await commit(engine.storage, QUEUE, [{ id, group: '', token }]))[0];
 
+  it('deletes exactly the elements of the last pop of a node that ran an earlier version', async () => {
+    const bodies = Array.from({ length: 600 }, (_, i) => `${i + 1}`);
+    await engine.storage.insert(QUEUE, newElements(...bodies));
+    // The first two elements, of which the second had a failed try, were popped: the session has their members of z.
+    edit(
+      `
+      local now, members = struct.pack('>I6', ARGV[1]), ''
+      for seq = 1, 2 do
+        local before = 'w\\0\\0' .. now .. struct.pack('>I6', seq)
+        redis.call('ZREM', KEYS[2], before .. struct.pack('>I4', 0))
+        members = members .. before .. struct.pack('>I4', seq - 1)
+      end
+      local session = struct.pack('>I6', 1) .. now .. now .. 't' .. 'P' .. string.rep('\\0', 15) .. members
+      redis.call('HSET', KEYS[1], 'cnode', session)
+      redis.call('ZADD', KEYS[2], 0, 'c' .. now .. 'node')
+      `,
+      String(clock.now()),
+    );
+    clock.advance(61_000);
+    await engine.storage.sweep();
+    const { deliveries } = await engine.storage.take(QUEUE, { ...POP, count: 1000 });
+    assert.deepEqual(bodyTexts(deliveries), bodies.slice(2));
+    assert.equal(edit(`return redis.call('HEXISTS', KEYS[1], 'e' .. struct.pack('>I6', 1))`), '0');
+    assert.equal(edit(`return redis.call('HEXISTS', KEYS[1], 'cnode')`), '0');
+  });
+
   it('removes an expired lease without a delivery, and remains usable', async () => {
     const [first] = await reserved('first');
     assert.ok(first);
