@@ -17,7 +17,8 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'a retry delay declared by another node is not applied',
     suite: 'postgres retry delays',
     edits: [
-      inPostgres('sql.ts', 'coalesce(q.retry, n.retry::float8[]) AS retry', 'n.retry::float8[] AS retry'),
+      inPostgres('settle.ts', '(s.max_tries > 0 OR cardinality(s.retry) > 0)', 's.max_tries > 0'),
+      inPostgres('queues.ts', ' || options?.retryDelay != null', ''),
     ],
   },
   {
@@ -145,7 +146,7 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'an element that stays, for lack of a dead-letter queue, regains its place',
     suite: 'postgres dead letters',
-    edits: [inPostgres('settle.ts', ' OR r.waiting OR r.dies THEN', ' OR r.waiting THEN')],
+    edits: [inPostgres('settle.ts', "dueAt('r.dies')", 'dueAt()')],
   },
   {
     name: 'a release of a waiting delivery is counted twice',

@@ -44,8 +44,9 @@ type AnyItem = Item<any, any>;
 type AnyOperation = AnyItem['operation'];
 
 /** An item of a pending call. */
-interface Entry extends AnyItem {
+interface Entry extends Omit<AnyItem, 'operation'> {
   readonly call: Call;
+  operation: AnyOperation;
   result: unknown;
 }
 
@@ -82,6 +83,7 @@ class Call extends PendingCall {
       return;
     }
     this.isPartlyApplied ||= this.changes && repeated.length < this.entries.length;
+    for (const entry of repeated) entry.operation = entry.operation.retryWith ?? entry.operation;
     this.entries = repeated;
   }
 

@@ -30,6 +30,8 @@ export interface Operation<I, R> {
   isAlike?(item: I, other: I): boolean;
   /** Whether each item needs its own statement. */
   readonly isSingle?: boolean;
+  /** The operation for repeating an item with the result {@link RETRY}; not given: this one. */
+  readonly retryWith?: Operation<I, R>;
   /**
    * Returns the parameters of the statement for some items, and a function that reads its rows.
    * @param leftMs time until the first of their calls times out

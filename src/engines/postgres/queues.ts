@@ -105,7 +105,12 @@ function declareOperation(setsOptions: boolean): Operation<DeclareItem, void> {
     keysOf: ({ queue }) => [queue.idText],
     prepare: (items) => ({
       values: DECLARED.values(items),
-      read: () => items.map(() => undefined),
+      read: () => {
+        for (const { queue, options } of items) {
+          queue.hasPolicy ||= options?.deadLetter != null || options?.retryDelay != null;
+        }
+        return items.map(() => undefined);
+      },
     }),
   };
 }

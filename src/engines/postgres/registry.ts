@@ -69,11 +69,18 @@ export class RegisteredQueue {
   groups: ReadonlySet<GroupName> = new Set();
   groupsReadAt = Number.NEGATIVE_INFINITY;
   usedIn = 0;
+  /**
+   * Whether failed elements may become dead letters or wait for a retry delay, by the policy of the namespace or the
+   * options of `declare`.
+   */
+  hasPolicy: boolean;
 
   constructor(key: QueueKey, namespaces: NamespacePolicies) {
+    const { deadLetter, retryDelay } = namespaces.defaultsOf(key);
     this.key = key;
     this.isStream = namespaces.isStream(key.ns);
     this.limit = namespaces.groupLimit(key.ns);
+    this.hasPolicy = deadLetter !== null || retryDelay !== null;
     this.plainSubscription = new Subscription(this, PLAIN_GROUP);
     this.subscriptions.set(PLAIN_GROUP, this.plainSubscription);
   }

@@ -20,6 +20,7 @@ import {
 import {
   Columns,
   flag,
+  idArray,
   int4Array,
   number,
   numberOrNull,
@@ -220,8 +221,70 @@ function extendOperation({ expirer }: Context): SettleOperation {
 }
 
 /**
+ * The maturity of a released delivery. A reserved one that is neither delayed nor counted keeps its place.
+ * @param losesPlace a further condition under which it loses its place
+ */
+function dueAt(losesPlace = 'false'): string {
+  return `CASE WHEN r.due IS NOT NULL THEN r.due
+    WHEN r.counts OR r.delay > 0 OR r.waiting OR ${losesPlace} THEN t.now + r.delay ELSE d.due_at END`;
+}
+
+function releaseColumns(): Columns<Ref> {
+  return refColumns()
+    .bigint('delay', ({ item: { action } }) => (action.kind === 'release' ? Math.ceil(action.delayMs) : 0))
+    .bigint('due', ({ item: { action } }) =>
+      action.kind === 'release' && action.dueAt != null ? Math.ceil(action.dueAt) : null,
+    )
+    .bool('counts', countsTry)
+    .bool(
+      'by_default',
+      ({ item: { action } }) =>
+        action.kind === 'release' && action.countTry && action.isDefaultDelay === true,
+    )
+    .text('reason', ({ item: { action } }) => encodeReason('reason' in action ? action.reason : null));
+}
+
+function countsTry({ item: { action } }: Ref): boolean {
+  return 'countTry' in action && action.countTry;
+}
+
+/**
+ * Releases reservations that can neither become dead letters nor wait for a retry delay, as no try is counted or the
+ * queue has no such policy: the short form of {@link changeOperation}, which costs PostgreSQL 0.57 ms for a single
+ * release, instead of 0.23 ms. If another node has declared options for one of the queues, its items change nothing,
+ * and are repeated with the long form.
+ */
+function releaseOperation(context: Context, retryWith: SettleOperation): SettleOperation {
+  const columns = releaseColumns().id('queue', ({ queue }) => queue.id);
+  const mayDie = `b AS MATERIALIZED (SELECT s.id FROM subscription s WHERE s.id = ANY ($${columns.count + 1}::bigint[]) AND (s.max_tries > 0 OR cardinality(s.retry) > 0))`;
+  const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${dueAt()}, tries = d.tries + r.counts::int,
+      reason = CASE WHEN r.counts THEN r.reason ELSE d.reason END FROM r, t
+    WHERE ${MAY_CHANGE} AND (r.counts AND r.queue IN (SELECT b.id FROM b)) IS NOT TRUE RETURNING r.ord, d.subscription, d.due_at)`;
+  const counted = addCounts('gc', 'g', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' });
+  const statement = {
+    name: 'release',
+    text: `${withList(NOW, refs(columns), mayDie, changed, counted)} ${selectOutcomes('g.due_at')}`,
+  };
+  const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
+    expectReturns(items, context);
+    const counting = new Set(items.filter(countsTry).map(({ queue }) => queue.id));
+    return {
+      values: [...columns.values(items), idArray([...counting])],
+      read: (rows) => {
+        const results = readReturns(items, rows, context, isDone);
+        for (const [place, ref] of items.entries()) {
+          if (results[place] === RETRY && countsTry(ref)) ref.queue.hasPolicy = true;
+        }
+        return results;
+      },
+    };
+  };
+  return { ...settleOperation(statement, false, prepare), retryWith };
+}
+
+/**
  * Called before a statement is sent: a take of the same batch must see deliveries that regain their place, and a
- * concurrent probe may miss them. The reply contains their place.
+ * concurrent probe may miss them. The reply contains their place, see {@link readReturns}.
  */
 function expectReturns(items: readonly Ref[], context: Context): void {
   for (const ref of items) {
@@ -243,26 +306,31 @@ function returnTargets(
   return !isWaiting && 'countTry' in action && !action.countTry ? [subscription] : [];
 }
 
+/** Reads {@link selectOutcomes} whose detail is the maturity of a delivery that waits again. */
+function readReturns(
+  items: readonly Ref[],
+  rows: readonly Row[],
+  context: Context,
+  done: (row: Row, ref: Ref) => SettleResult,
+): Settled[] {
+  for (const ref of items) for (const { watermark } of returnTargets(ref, context)) watermark.endReturn();
+  return readOutcomes(items, rows, (row, ref) => {
+    const dueAt = number(row, 2);
+    const to = ref.item.action.kind === 'move' ? returnTargets(ref, context) : [ref.subscription];
+    for (const { watermark } of to) watermark.lower(dueAt);
+    return done(row, ref);
+  });
+}
+
 /**
- * Every settlement that moves an element or makes it wait: releases, dead letters, moves. The rows are locked first,
- * then each is updated, or deleted and copied elsewhere. Without the lock, a row that another node changes in between
- * would be changed once more, or not at all: older minor releases of PostgreSQL do not compare its ctid again, newer
- * ones (such as 15.18) do.
+ * Every settlement that may move an element or changes a waiting one: counted releases, dead letters, moves, releases
+ * of waiting deliveries. The rows are locked first, then each is updated, or deleted and copied elsewhere. Without the
+ * lock, a row that another node changes in between would be changed once more, or not at all: older minor releases of
+ * PostgreSQL do not compare its ctid again, newer ones (such as 15.18) do.
  */
 function changeOperation(context: Context): SettleOperation {
   const target = ({ item: { action } }: Ref) => (action.kind === 'move' ? action : null);
-  const columns = refColumns()
-    .bigint('delay', ({ item: { action } }) => (action.kind === 'release' ? Math.ceil(action.delayMs) : 0))
-    .bigint('due', ({ item: { action } }) =>
-      action.kind === 'release' && action.dueAt != null ? Math.ceil(action.dueAt) : null,
-    )
-    .bool('counts', ({ item: { action } }) => 'countTry' in action && action.countTry)
-    .bool(
-      'by_default',
-      ({ item: { action } }) =>
-        action.kind === 'release' && action.countTry && action.isDefaultDelay === true,
-    )
-    .text('reason', ({ item: { action } }) => encodeReason('reason' in action ? action.reason : null))
+  const columns = releaseColumns()
     .bool('dies', ({ item: { action } }) => action.kind === 'dead-letter')
     .text('to_ns', (ref) => target(ref)?.to.ns)
     .text('to_name', (ref) => target(ref)?.to.name)
@@ -273,9 +341,6 @@ function changeOperation(context: Context): SettleOperation {
     .int('to_tries', (ref) => target(ref)?.tries ?? null)
     .text('line', (ref) => encodeChanges(target(ref)?.headers ?? []));
   const tries = 'x.tries + x.counts::int';
-  // A reserved delivery that is neither delayed nor counted keeps its place.
-  const dueAt = `CASE WHEN r.due IS NOT NULL THEN r.due
-    WHEN r.counts OR r.delay > 0 OR r.waiting OR r.dies THEN t.now + r.delay ELSE d.due_at END`;
   const moved = `moved AS (DELETE FROM delivery d USING going x, t WHERE d.ctid = x.new_tid
     RETURNING x.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, d.body, ${CONTENT_BYTES},
       CASE WHEN x.to_name IS NULL THEN x.target END AS died_in, coalesce(x.to_ns, x.ns) AS to_ns, coalesce(x.to_name, x.target) AS to_name,
@@ -287,7 +352,7 @@ function changeOperation(context: Context): SettleOperation {
       CASE WHEN x.to_name IS NULL THEN ${deadLetterLine('x', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
   const locked = `x AS MATERIALIZED (SELECT d.new_tid, r.*, d.due_at AS old_due, d.lease_until IS NULL AS was_waiting, d.tries,
       y.ns, y.name, y.grp, y.target, y.dead_groups,
-      coalesce(CASE WHEN r.by_default THEN t.now + ${retryDelay('y.retry', 'd.tries + 1', 'd.seq')} END, ${dueAt}) AS new_due,
+      coalesce(CASE WHEN r.by_default THEN t.now + ${retryDelay('y.retry', 'd.tries + 1', 'd.seq')} END, ${dueAt('r.dies')}) AS new_due,
       r.to_name IS NOT NULL OR y.target IS NOT NULL AND (r.dies OR r.counts AND d.tries + 1 >= y.max_tries) AS goes
     FROM t CROSS JOIN (SELECT * FROM r ORDER BY seq, subscription) r CROSS JOIN LATERAL (
       SELECT d.ctid AS new_tid, d.seq, d.due_at, d.lease_until, d.tries FROM delivery d WHERE ${MAY_CHANGE} LIMIT 1 FOR UPDATE) d
@@ -321,19 +386,13 @@ function changeOperation(context: Context): SettleOperation {
     expectReturns(items, context);
     return {
       values: [...columns.values(items), ...context.registry.policies],
-      read: (rows) => {
-        for (const ref of items)
-          for (const { watermark } of returnTargets(ref, context)) watermark.endReturn();
-        return readOutcomes(items, rows, (row, ref) => {
-          const { queue, group } = ref.subscription;
-          const [dueAt, diedIn] = [number(row, 2), row[6] ?? null];
-          const to = ref.item.action.kind === 'move' ? returnTargets(ref, context) : [ref.subscription];
-          for (const { watermark } of to) watermark.lower(dueAt);
+      read: (rows) =>
+        readReturns(items, rows, context, (row, { subscription }) => {
+          const diedIn = row[6] ?? null;
           if (diedIn === null) return SETTLED.done;
-          context.onDeadLetters(queue.key, group, diedIn, 1);
+          context.onDeadLetters(subscription.queue.key, subscription.group, diedIn, 1);
           return SETTLED['dead-lettered'];
-        });
-      },
+        }),
     };
   });
 }
@@ -350,11 +409,13 @@ export function settlements(context: Context): (items: readonly SettleItem[]) =>
   const transferAny = finishOperation(context, true, { shared: true, keyed: true });
   const finishing = new Set([finish, finishInStream, transfer]);
   const [extend, change] = [extendOperation(context), changeOperation(context)];
+  const release = releaseOperation(context, change);
 
   const operationFor = (ref: Ref): SettleOperation => {
-    const { item, queue } = ref;
+    const { item, queue, isWaiting } = ref;
     const { action } = item;
     if (action.kind === 'extend') return extend;
+    if (action.kind === 'release' && !isWaiting && !(countsTry(ref) && queue.hasPolicy)) return release;
     if (action.kind !== 'finish') return change;
     const inserts = action.inserts ?? [];
     if (inserts.length === 0) return queue.isStream ? finishInStream : finish;
