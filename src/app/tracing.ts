@@ -99,12 +99,35 @@ function credentialsOf({ username, password }: URL): string | null {
   }
 }
 
-/** Validates headers early: an invalid one would make every request fail. */
+/** Headers that belong to the connection: `fetch` ignores `Host`, and fails with others. */
+const OF_CONNECTION: ReadonlySet<string> = new Set([
+  'host',
+  'content-length',
+  'expect',
+  'keep-alive',
+  'transfer-encoding',
+  'upgrade',
+]);
+
+/**
+ * Validates headers early: an invalid one would make every request fail. Returns them by their names in lower case:
+ * `fetch` joins the values of names that differ in case.
+ */
 function checkedHeaders(
   headers: TracingConfig['headers'],
   errorAt: ErrorAt,
 ): Readonly<Record<string, string>> {
+  const checked: Record<string, string> = {};
   for (const [name, value] of Object.entries(headers)) {
+    const lowerCase = name.toLowerCase();
+    if (OF_CONNECTION.has(lowerCase)) {
+      throw errorAt(
+        ['tracing', 'headers', name],
+        'is a header that the server sets itself',
+        'Leave it out; the address of the collector is tracing.otlp',
+      );
+    }
+    checked[lowerCase] = value;
     try {
       validateHeaderName(name);
       validateHeaderValue(name, value);
@@ -116,5 +139,5 @@ function checkedHeaders(
       );
     }
   }
-  return headers;
+  return checked;
 }

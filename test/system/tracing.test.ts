@@ -261,6 +261,16 @@ describe('A server with tracing', () => {
     for (const text of [server.output, await showConfig(config)]) assert.ok(!text.includes('Canary'), text);
   });
 
+  it('sends a header once, whatever its case: those of the configuration replace the Basic credentials', async () => {
+    const otlp = receiver.url.replace('//', '//collector:password@');
+    const headers = { Authorization: 'Bearer token', 'Content-Type': 'application/json' };
+    await start({ otlp, headers });
+    await client.insert('N', 'orders', 'x');
+    await receiver.span(({ name }) => name === 'insert N/orders');
+    assert.equal(receiver.requests[0]?.authorization, 'Bearer token');
+    await stop();
+  });
+
   it('drops and counts spans if its queue is full, and continues once the collector is available again', async () => {
     const port = await freePort();
     await start({ otlp: `http://127.0.0.1:${port}`, maxQueue: 4 });
@@ -296,6 +306,7 @@ describe('A server with tracing', () => {
       [{ otlp: 'http://u:a/b@x' }, /tracing\.otlp: is not a URL/],
       [{ otlp: 'http://u:%zz@x' }, /tracing\.otlp: is not a URL/],
       [{ headers: { 'x token': 'Canary' } }, /tracing\.headers\["x token"\]: is no header that can be sent/],
+      [{ headers: { Host: 'Canary' } }, /tracing\.headers\.Host: is a header that the server sets itself/],
     ] as const) {
       await assert.rejects(start(tracing), (error: Error) => {
         assert.match(error.message, message);
