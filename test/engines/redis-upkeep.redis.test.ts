@@ -232,6 +232,16 @@ describe('Housekeeping of the Redis engine', () => {
     assert.equal((await engine.storage.counts(QUEUE)).ready, 0);
   });
 
+  it('an element that was inserted while nothing could be added to the lists expires in time', async () => {
+    const { due, tidy } = new Keys(prefix);
+    for (const key of [due, tidy]) await cli('SET', key, 'something else');
+    await engine.storage.insert(QUEUE, [newElement({ expiresAt: clock.now() + 10_000 })]);
+    await cli('DEL', due, tidy);
+    clock.advance(10_000);
+    await engine.storage.sweep();
+    assert.equal((await engine.storage.counts(QUEUE)).ready, 0);
+  });
+
   it('an element that was moved to another queue expires in time, although nobody uses that queue', async () => {
     const expiresAt = clock.now() + 100_000;
     await engine.storage.insert(QUEUE, [newElement({ expiresAt })]);

@@ -67,6 +67,8 @@ export class Registry {
   /** The same for sweeps that are due within `MARGIN_MS`. */
   readonly #soon = new Map<string, number>();
   readonly #tidy = new Map<string, number>();
+  /** Queues whose entry for housekeeping could not be written. */
+  readonly #untidied = new Map<string, QueueKey>();
   /** By queue: its last known tag. */
   readonly #tags = new Map<string, string>();
   readonly #written = [this.#used, this.#due, this.#soon, this.#tidy, this.#tags];
@@ -279,10 +281,27 @@ export class Registry {
     // The dedup keys of a list expire in Redis.
     if (this.#context.settings.variant === 'list') return;
     const now = this.now();
-    if ((this.#tidy.get(queueText(queue)) ?? 0) > now) return;
+    const text = queueText(queue);
+    if ((this.#tidy.get(text) ?? 0) > now) return;
     const at = now + TIDY_AFTER_MS;
-    remember(this.#tidy, queueText(queue), at);
-    this.add('tidy', [{ queue, at }]).catch(() => this.#tidy.delete(queueText(queue)));
+    remember(this.#tidy, text, at);
+    this.add('tidy', [{ queue, at }]).catch(() => {
+      this.#tidy.delete(text);
+      remember(this.#untidied, text, queue);
+    });
+  }
+
+  /** Adds the entries that could not be written: perhaps nobody uses their queues any more. @throws QuaysideError */
+  async tidyUntidied(at: number): Promise<void> {
+    const queues = [...this.#untidied.values()];
+    this.#untidied.clear();
+    try {
+      const entries = queues.map((queue) => ({ queue, at }));
+      await this.add('tidy', entries);
+    } catch (error) {
+      for (const queue of queues) remember(this.#untidied, queueText(queue), queue);
+      throw error;
+    }
   }
 
   /**

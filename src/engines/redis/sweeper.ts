@@ -51,6 +51,7 @@ export class Sweeper {
   /** See `Storage.sweep`. @throws QuaysideError */
   async sweep(): Promise<number | null> {
     const now = this.#registry.now();
+    await this.#registry.tidyUntidied(now);
     const [due, tidy] = await Promise.all([this.#dueEntries('due', now), this.#dueEntries('tidy', now)]);
     const swept = await this.#sweepAll([...due, ...tidy], now);
     const dueTexts = new Set(due.map(({ queue }) => queueText(queue)));
