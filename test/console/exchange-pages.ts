@@ -233,6 +233,36 @@ export function exchangePages(opened: () => OpenedConsole): void {
     for (const id of ['ring-a', 'ring-b']) await opened().request('DELETE', `/x/${id}`);
   });
 
+  it('lists a chain of thousands of exchanges, and marks the cycle at its end', async () => {
+    const stats = { dst: [{ matched: 0 }], no_route: 0, put_back: 0 };
+    const exchanges = Array.from({ length: 8_000 }, (_, i) => {
+      const dst = [{ ns: 'N', q: `link-${Math.min(i + 1, 7_999)}` }];
+      return { id: `chained-${i}`, src: { ns: 'N', q: `link-${i}` }, dst, stats, lastError: null };
+    });
+    const page = await opened().page('#/users');
+    const body = `event: start\ndata: {"full":true}\n\nevent: exchanges\ndata: ${JSON.stringify(exchanges)}\n\nevent: complete\ndata: {}\n\n`;
+    await page.route('**/events?*', (route) => route.fulfill({ body, contentType: 'text/event-stream' }));
+    await page.goto(`${opened().server.url}/console/#/exchanges?filter=chained-7999`);
+    await page.reload();
+    const cycle = 'link-7999 → chained-7999 → link-7999';
+    await page.getByLabel('Cycles').getByText(cycle).waitFor();
+    await page.getByLabel('Exchanges', { exact: true }).getByText('In a cycle').waitFor();
+  });
+
+  it('marks cycles as soon as the server has sent the file that finds them', async () => {
+    await declare('late-ring', 'late-ring-1', [{ queue: 'late-ring-1' }]);
+    const page = await opened().page('#/users', { isFailing: true, isAlone: true });
+    const file = '**/assets/graph-*.js';
+    await page.route(file, (route) => route.abort());
+    await page.getByRole('link', { name: 'Exchanges' }).click();
+    await page.getByRole('link', { name: 'late-ring', exact: true }).waitFor();
+    await page.unroute(file);
+    await page.context().setOffline(true);
+    await page.context().setOffline(false);
+    await page.getByLabel('Cycles').getByText('late-ring-1 → late-ring → late-ring-1').waitFor();
+    await opened().request('DELETE', '/x/late-ring');
+  });
+
   async function declare(
     id: string,
     source: string,

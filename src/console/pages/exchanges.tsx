@@ -2,7 +2,7 @@ import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useMemo } from 'preact/hooks';
 import type { ExchangePicture } from '../../model/records.ts';
 import { count, several, shortCount } from '../format.ts';
-import { exchanges, keyOf, queues, useWholeState, version } from '../remote/live.ts';
+import { connection, exchanges, keyOf, queues, useWholeState, version } from '../remote/live.ts';
 import { href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
 import { Button } from '../ui/button.tsx';
@@ -45,7 +45,9 @@ export function Exchanges() {
     return [...exchanges.values()].sort((a, b) => a.id.localeCompare(b.id));
   });
   const tools = useSignal<GraphTools | null>(null);
+  const isLive = connection.value === 'live';
   useEffect(() => {
+    if (tools.peek() !== null) return;
     import('../ui/graph.ts').then(
       (loaded) => {
         tools.value = loaded;
@@ -53,7 +55,7 @@ export function Exchanges() {
       // The file is gone after an update of the server, or the server is unavailable. The table is shown without it.
       () => {},
     );
-  }, []);
+  }, [isLive]);
   const cycles = useComputed(() => tools.value?.cyclesOf(contentOf(all.value)) ?? []);
   const isWhole = useWholeState();
   if (!isWhole) return <Loading />;

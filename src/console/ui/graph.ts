@@ -1,4 +1,4 @@
-import { Graph, graphlib, layout } from '@dagrejs/dagre';
+import { Graph, layout } from '@dagrejs/dagre';
 
 /** Size of a place, in pixels. */
 export const PLACE_WIDTH = 168;
@@ -72,30 +72,67 @@ export interface Cycle {
   readonly way: readonly string[];
 }
 
+/** The places before or after each place. */
+type Neighbours = ReadonlyMap<string, string[]>;
+
 /** Returns the cycles of exchanges. Cycles that share a queue or an exchange are returned as one. */
-export function cyclesOf({ places: all, edges }: GraphContent): readonly Cycle[] {
-  const graph = new Graph();
-  for (const { key, label } of all) graph.setNode(key, label);
-  for (const { from, to } of edges) graph.setEdge(from, to);
-  return graphlib.alg.findCycles(graph).map((keys) => {
-    const places = new Set(keys);
-    const successors = (key: string): readonly string[] =>
-      (graph.successors(key) ?? []).filter((to) => places.has(to));
-    return { places, way: shortestCycle(keys, successors).map((key) => graph.node(key) as string) };
-  });
+export function cyclesOf({ places, edges }: GraphContent): readonly Cycle[] {
+  const names = new Map(places.map(({ key, label }) => [key, label]));
+  const after: Neighbours = new Map(places.map(({ key }) => [key, []]));
+  const before: Neighbours = new Map(places.map(({ key }) => [key, []]));
+  for (const { from, to } of edges) {
+    after.get(from)?.push(to);
+    before.get(to)?.push(from);
+  }
+  return groupsOf(after, before).map((group) => ({
+    places: group,
+    way: shortestCycle(group, after).map((key) => names.get(key) ?? key),
+  }));
 }
 
-/** Returns a shortest path from the first queue of a cycle back to it. */
-function shortestCycle(
-  places: readonly string[],
-  successors: (key: string) => readonly string[],
-): readonly string[] {
-  const start = places.filter((key) => key.startsWith('queue ')).sort()[0] ?? '';
+/** Strongly connected components with more than one place, by Kosaraju's algorithm. */
+function groupsOf(after: Neighbours, before: Neighbours): readonly ReadonlySet<string>[] {
+  const postOrder: string[] = [];
+  const seen = new Set<string>();
+  for (const key of after.keys()) for (const one of walk(key, after, seen)) postOrder.push(one);
+  const groups: ReadonlySet<string>[] = [];
+  const grouped = new Set<string>();
+  for (const key of postOrder.reverse()) {
+    const group = new Set(walk(key, before, grouped));
+    // A cycle has at least two places: a queue and an exchange.
+    if (group.size > 1) groups.push(group);
+  }
+  return groups;
+}
+
+/** Depth-first search: returns the unseen places in reach, in post-order. Not recursive: chains may be long. */
+function walk(start: string, next: Neighbours, seen: Set<string>): readonly string[] {
+  if (seen.has(start)) return [];
+  seen.add(start);
+  const postOrder: string[] = [];
+  const path = [{ key: start, at: 0 }];
+  for (let here = path.at(-1); here !== undefined; here = path.at(-1)) {
+    const to = next.get(here.key)?.[here.at];
+    here.at += 1;
+    if (to === undefined) {
+      postOrder.push(here.key);
+      path.pop();
+    } else if (!seen.has(to)) {
+      seen.add(to);
+      path.push({ key: to, at: 0 });
+    }
+  }
+  return postOrder;
+}
+
+/** Returns a shortest path from the first queue of a component back to it. */
+function shortestCycle(group: ReadonlySet<string>, after: Neighbours): readonly string[] {
+  const start = [...group].filter((key) => key.startsWith('queue ')).sort()[0] ?? '';
   const cameFrom = new Map<string, string>();
   const waiting = [start];
   for (const here of waiting) {
-    for (const to of successors(here)) {
-      if (cameFrom.has(to)) continue;
+    for (const to of after.get(here) ?? []) {
+      if (!group.has(to) || cameFrom.has(to)) continue;
       cameFrom.set(to, here);
       waiting.push(to);
     }
