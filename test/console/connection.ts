@@ -321,6 +321,26 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('1 element of uncounted removed').waitFor();
   });
 
+  it('waits for the result of a purge that takes longer than a connection may be silent', async () => {
+    await opened().insert('N', 'long-purge', '1');
+    const page = await opened().page('#/q/N/long-purge', { isAlone: true });
+    await page.clock.install();
+    const { promise: asked, resolve: ask } = Promise.withResolvers<void>();
+    const { promise: isDone, resolve: finish } = Promise.withResolvers<void>();
+    await page.route('**/long-purge/elements', async (route) => {
+      ask();
+      await isDone;
+      await route.continue();
+    });
+    await page.getByRole('button', { name: 'More of long-purge' }).click();
+    await page.getByRole('button', { name: 'Purge …' }).click();
+    await page.getByRole('button', { name: 'Remove 1 element of long-purge', disabled: false }).click();
+    await asked;
+    await page.clock.runFor('00:50');
+    finish();
+    await page.getByText('1 element of long-purge removed').waitFor();
+  });
+
   it('continues to show an operation after the server was unavailable for a while', async () => {
     await opened().insert('N', 'interrupted', '1');
     const page = await opened().page('#/q/N/interrupted', { isFailing: true });

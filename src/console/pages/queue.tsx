@@ -1,6 +1,6 @@
 import { useComputed, useSignal } from '@preact/signals';
 import type { QueueRecord } from '../../model/records.ts';
-import { ApiError, call, get, type QueueNamed, queuePath } from '../api.ts';
+import { ApiError, call, type QueueNamed, queuePath } from '../api.ts';
 import { count, named, several } from '../format.ts';
 import { connection, keyOf, notePaused, queues, version } from '../remote/live.ts';
 import { useGet } from '../remote/resource.ts';
@@ -187,7 +187,9 @@ function RemovalDialog({
   const isInUse = error instanceof ApiError && error.code === 'queue-in-use';
   const remove = async (): Promise<void> => {
     if (isPurge) {
-      const { removed } = await get<{ removed: number }>(queuePath(of, 'elements'), { method: 'DELETE' });
+      // Not by `get`, which gives up a response that is silent: many elements take longer.
+      const response = await call(queuePath(of, 'elements'), { method: 'DELETE' });
+      const { removed } = (await response.json()) as { removed: number };
       say(`${several(removed, 'element')} of ${named(queue)} removed`);
       onPurge();
     } else {
