@@ -108,6 +108,23 @@ describe('The console in a browser, on engines with servers', () => {
     await row.getByText('done').waitFor();
   });
 
+  it('keeps the rows of queues whose engine is away', async () => {
+    await opened.insert('lists', 'kept', '"a"');
+    const page = await opened.page('#/queues', { isFailing: true });
+    const row = page.getByRole('link', { name: 'kept', exact: true });
+    await row.waitFor();
+    proxy.targetPort = 9;
+    proxy.reset();
+    await page.getByRole('navigation', { name: 'Pages' }).getByText('1 alarm').waitFor();
+    const missing = page.getByText(/^Queues of lists are missing, or shown as they were last read/);
+    await missing.waitFor();
+    await page.evaluate('new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))');
+    assert.equal(await row.count(), 1);
+    proxy.targetPort = redisPort;
+    await missing.waitFor({ state: 'detached' });
+    await opened.request('DELETE', '/q/lists/kept?force=1');
+  });
+
   it('lists elements again when the engine is back', async () => {
     await opened.insert('lists', 'away', '"a"');
     const page = await opened.page('#/q/lists/away', { isFailing: true });

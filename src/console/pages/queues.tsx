@@ -4,8 +4,8 @@ import type { FoundQueue, FoundQueues } from '../../model/records.ts';
 import { BASE, call, messageOf, queuePath } from '../api.ts';
 import { count, several } from '../format.ts';
 import { findQueues, PAGE_SIZE, QUALIFIERS, searchOf, withLatest } from '../remote/found-queues.ts';
-import { keyOf, version } from '../remote/live.ts';
-import { useReconnect, useResource } from '../remote/resource.ts';
+import { connection, keyOf, version } from '../remote/live.ts';
+import { useResource } from '../remote/resource.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces, session } from '../session.ts';
 import { Button } from '../ui/button.tsx';
@@ -54,8 +54,13 @@ export function Queues() {
     isSortingAgain.current = true;
     found.reload();
   };
-  // Without a stream, the server's data are up to ten seconds old. For the stream it has read them again.
-  useReconnect(sortAgain);
+  const isLive = connection.value === 'live';
+  const wasLive = useRef(isLive);
+  useEffect(() => {
+    // Without a stream, the server's data are up to ten seconds old. For the stream it has read them again.
+    if (isLive && !wasLive.current) sortAgain();
+    wasLive.current = isLive;
+  }, [isLive]);
   version.value;
   const shown = listed.value;
   const rows = withLatest(shown?.queues ?? [], latest?.queues ?? []);
