@@ -120,7 +120,7 @@ export const READ_AT_ONCE = 32;
  */
 export async function readEach<N, T>(
   namespaces: readonly N[],
-  read: (namespace: N, index: number) => Promise<T>,
+  read: (namespace: N) => Promise<T>,
 ): Promise<(T | null)[]> {
   const outcomes = await Promise.allSettled(namespaces.map(read));
   const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { unavailable } from '../../src/engine/calls.ts';
 import { type Answer, jsonOf, type Query } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -48,6 +49,32 @@ describe('A listing in pages', () => {
         NAMES.map((name) => `${name}@N`),
       );
     }
+  });
+
+  it('fails if all engines do, one of them only when records are read', async (t) => {
+    const client = harness().client();
+    await client.insert('jobs', 'one@two', 'a');
+    const { storage } = harness().opened.engine;
+    const { queues, counts } = storage;
+    const away = unavailable('The store is not reachable now.', new Error('no answer'));
+    t.mock.method(storage, 'queues', async (ns: string) => {
+      if (ns !== 'jobs') throw away;
+      return queues.call(storage, ns);
+    });
+    let isAway = true;
+    t.mock.method(storage, 'counts', async (...given: Parameters<typeof counts>) => {
+      if (isAway) throw away;
+      return counts.apply(storage, given);
+    });
+    for (const query of [{ tree: 1 }, { array: 1, limit: 1 }]) {
+      const answer = await client.request('GET', '/q', { query });
+      assert.equal(answer.status, 503, answer.body.toString());
+    }
+    isAway = false;
+    const { data, unavailable: names } = jsonOf<{ data: { id: string }[]; unavailable: string[] }>(
+      await client.request('GET', '/q', { query: { array: 1 } }),
+    );
+    assert.deepEqual([data.map(({ id }) => id), names.includes('N')], [['one@two@jobs'], true]);
   });
 
   it('continues from one namespace to the next', async () => {

@@ -152,10 +152,10 @@ async function queuePage(
   const last = shown.at(-1)?.namespace;
   const folders = isCut && last !== undefined ? remaining.slice(0, remaining.indexOf(last) + 1) : remaining;
   const byNamespace = Map.groupBy(shown, ({ namespace }) => namespace);
-  const records = await readEach(folders, async (namespace, i) =>
-    known[i] === null ? null : readRecords(byNamespace.get(namespace) ?? []),
-  );
-  return { items: folders.map(({ name }, i) => ({ name, items: records[i] ?? null })), headers };
+  const available = folders.filter((_, i) => known[i] !== null);
+  const read = await readEach(available, (namespace) => readRecords(byNamespace.get(namespace) ?? []));
+  const records = new Map(available.map(({ name }, i) => [name, read[i] ?? null]));
+  return { items: folders.map(({ name }) => ({ name, items: records.get(name) ?? null })), headers };
 }
 
 /** The `after` of a position. On `/q` it has the form of the listing's ids. */
