@@ -251,3 +251,28 @@ it('Counters on Redis that another node adds to a queue after it was dropped exp
     assert.equal(left(gone), -1, 'the queue exists again');
   });
 });
+
+it('On Redis, a queue that a rejected insert of another node created has a name once it has elements', async () => {
+  const [prefix, url] = [freshPrefix(), (await standalone()).url];
+  const nodes = [1, 2].map(() =>
+    redisEngine({ url, namespaces: [plain('stream', { groups: ['g'] })], clock: new FakeClock(), prefix }),
+  );
+  const [one, two] = nodes as [Engine, Engine];
+  await Promise.all(nodes.map((node) => node.start()));
+  const queue = { ns: 'stream', name: 'dropped' };
+  const groups = ['g'];
+  try {
+    await two.storage.insert(queue, [newElement({ groups })]);
+    await two.storage.take(queue, { ...POP, group: 'g' });
+    assert.equal(await one.storage.drop(queue), true);
+    const contradictory = ['a', 'b'].map((body) =>
+      newElement({ body, groups, dedupKey: 'key', fingerprint: body.repeat(22) }),
+    );
+    assert.deepEqual(await one.storage.insert(queue, contradictory), []);
+    assert.deepEqual(await one.storage.queues('stream'), []);
+    await two.storage.insert(queue, [newElement({ groups })]);
+    assert.deepEqual(await one.storage.queues('stream'), ['dropped']);
+  } finally {
+    await Promise.all(nodes.map((node) => node.stop()));
+  }
+});

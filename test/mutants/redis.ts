@@ -305,14 +305,12 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a queue that is deleted before its first element is stored has no name',
     suite: 'redis forgotten queues',
-    edits: [
-      inRedis('batcher.ts', 'if (creates && (isNew || isRepeated)) registering', 'if (!tag) registering'),
-    ],
+    edits: [inRedis('batcher.ts', 'if (creates && (isNew || isRepeated || !isDeclared))', 'if (!tag)')],
   },
   {
     name: 'a repeated reply does not report that the queue is new',
     suite: 'redis forgotten queues',
-    edits: [inRedis('batcher.ts', 'creates && (isNew || isRepeated)', 'creates && isNew')],
+    edits: [inRedis('batcher.ts', '(isNew || isRepeated || !isDeclared)', '(isNew || !isDeclared)')],
   },
   {
     name: 'an unused queue is forgotten with its dedup keys',

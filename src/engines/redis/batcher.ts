@@ -532,9 +532,11 @@ class Batcher {
     const registering: (Promise<void> | null)[] = [];
     // A repeated reply shows neither whether the lost attempt created the queue nor what it added.
     const isRepeated = batch.execution?.mayBeDone === true;
-    // Even if it was registered before the batch: another node may have dropped the queue and its name in between.
-    if (creates && (isNew || isRepeated)) registering.push(registry.declare([this.queue]));
-    if (!registry.isDeclared(this.queue)) {
+    const isDeclared = registry.isDeclared(this.queue);
+    // Even if it was registered before the batch: another node may have dropped the queue and its name in between. A
+    // call that stored nothing may then have created the queue without a name.
+    if (creates && (isNew || isRepeated || !isDeclared)) registering.push(registry.declare([this.queue]));
+    if (!isDeclared) {
       registry.tidyLater(this.queue);
       registering.push(this.#registerLeases(batch, deadlineAt));
     }
