@@ -187,7 +187,9 @@ export class HttpRequest extends IncomingMessage {
   /** Discards what has arrived of the body and the rest of it. Harmless at any time. */
   discard(): void {
     this.#state = 'discarded';
-    this.#takeChunks();
+    this.#firstChunk = null;
+    this.#allChunks = null;
+    this.#size = 0;
     this.#onBody = null;
     this.#onChunk?.();
     if (this.#isPaused) this.#resume();

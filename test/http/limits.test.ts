@@ -6,6 +6,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Authenticator, User } from '../../src/access/user.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { RIGHTS } from '../../src/model/rights.ts';
+import { BytePieces } from '../../src/util/byte-pieces.ts';
 import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { memoryInUse } from '../support/memory.ts';
@@ -43,6 +44,16 @@ describe('Bodies over the limit', () => {
     connection.send('1\r\nx\r\n');
     const [answer] = await connection.answers(1);
     assert.equal(answer?.status, 413);
+    connection.destroy();
+  });
+
+  it('are not joined before they are discarded, which takes as much memory again', async (t) => {
+    const joined = t.mock.method(BytePieces.prototype, 'take');
+    const connection = await RawConnection.open(harness().port);
+    connection.send(put('Transfer-Encoding: chunked'));
+    for (let i = 0; i < 3; i += 1) connection.send(`190\r\n${'x'.repeat(400)}\r\n`);
+    const [answer] = await connection.answers(1);
+    assert.deepEqual([answer?.status, joined.mock.callCount()], [413, 0]);
     connection.destroy();
   });
 
