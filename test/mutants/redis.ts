@@ -308,6 +308,33 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('batcher.ts', 'if (creates && (isNew || isRepeated || !isDeclared))', 'if (!tag)')],
   },
   {
+    name: 'a queue whose tag a call without elements has changed is not named',
+    suite: 'redis forgotten queues',
+    edits: [inRedis('batcher.ts', '(isNew || isRepeated || !isDeclared)', '(isNew || isRepeated)')],
+  },
+  {
+    name: 'a sweep forgets the session that its own batch writes',
+    suite: 'redis upkeep',
+    edits: [inRedis('library/sweep.lua', '      q.session = nil\n', '')],
+  },
+  {
+    name: 'a sweep deletes the elements of pops that its own batch undoes',
+    suite: 'redis upkeep',
+    edits: [inRedis('library/sweep.lua', '      q.session = nil\n      return\n', '      q.session = nil\n')],
+  },
+  {
+    name: 'a housekeeping entry that could not be written is not written later',
+    suite: 'redis upkeep',
+    edits: [inRedis('registry.ts', '      remember(this.#untidied, text, queue);\n    });', '    });')],
+  },
+  {
+    name: 'the last pop of an earlier version is read in the form of this one',
+    suite: 'redis damage',
+    edits: [
+      inRedis('library/take.lua', 'if byte(taken, TAKE_HEAD + 1) ~= WAITING_MEMBER then return', 'do return'),
+    ],
+  },
+  {
     name: 'a repeated reply does not report that the queue is new',
     suite: 'redis forgotten queues',
     edits: [inRedis('batcher.ts', '(isNew || isRepeated || !isDeclared)', '(isNew || !isDeclared)')],
