@@ -268,6 +268,18 @@ describe('A changed delivery in a SQLite file', () => {
     });
   }
 
+  it('is removed by a purge, even if its maturity is before all moments', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      await first.storage.insert(QUEUE, [newElement(), newElement(), newElement()]);
+      await first.stop();
+      change(folder, 'UPDATE delivery SET due_at = -1 << 60 WHERE seq = (SELECT min(seq) FROM delivery)');
+      const { storage } = await folder.started();
+      assert.deepEqual(await storage.purge(QUEUE), { removed: 3, isDone: true });
+      assert.equal(await storage.drop(QUEUE), true);
+    });
+  });
+
   it('is set aside, and shown by no scan, if its content is missing', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started();

@@ -1,4 +1,3 @@
-import { scanStarts } from '../../../engine/scan-cursor.ts';
 import { DELIVERY_STATES } from '../../../model/element.ts';
 import { deliveriesOf } from './queues.ts';
 import type { Run } from './store.ts';
@@ -16,14 +15,14 @@ const PURGED_PER_PAGE_CHECK = 128;
  */
 export const purge: Run<'purge'> = (store, name, requested) => {
   const { queues, rows, now } = store;
-  const starts = scanStarts(requested ?? DELIVERY_STATES, null, () => null);
+  const states = DELIVERY_STATES.filter((state) => requested === null || requested.includes(state));
   const maxFreePages = store.freePages() + MAX_PURGED_PAGES;
   let removed = 0;
   for (const subscription of queues.find(name)?.subscriptions.values() ?? []) {
     // A stream may have a thousand groups, of which earlier steps have emptied most.
     if (deliveriesOf(subscription) === 0) continue;
-    for (const start of starts) {
-      const found = rows.page(subscription, start, now, MAX_PURGED_PER_STEP - removed);
+    for (const state of states) {
+      const found = rows.inState(subscription, state, now, MAX_PURGED_PER_STEP - removed);
       for (let from = 0; from < found.length; from += PURGED_PER_PAGE_CHECK) {
         const chunk = found.slice(from, from + PURGED_PER_PAGE_CHECK);
         rows.remove(subscription, chunk);

@@ -39,6 +39,9 @@ export interface DeliveryRow extends NewDelivery {
   readonly holder: string | null;
 }
 
+/** The fields of a delivery that its removal needs. */
+type RemovedRow = Pick<DeliveryRow, 'seq' | 'element' | 'dueAt' | 'leaseUntil'>;
+
 /** An element's content, as read from a table. */
 export interface ElementRow extends StoredContent {
   readonly contentCrc: number;
@@ -182,6 +185,14 @@ function pageOf(state: DeliveryState): string {
           AND (${key}, d.seq) > (:moment, :seq) ORDER BY ${key}, d.seq LIMIT :limit`;
 }
 
+/** Deliveries in a state, in any order: without content, a step of a purge takes a third of the time of a page. */
+const IN_STATE = { ready: inState('ready'), scheduled: inState('scheduled'), reserved: inState('reserved') };
+
+function inState(state: DeliveryState): string {
+  return `SELECT d.seq, d.element, d.due_at AS dueAt, d.lease_until AS leaseUntil FROM delivery d
+          WHERE d.subscription = :subscription AND ${BY_STATE[state]} LIMIT :limit`;
+}
+
 /** Bodies up to this size are stored in the row of their delivery, which a reservation rewrites. */
 const MAX_INLINE_BYTES = 1024;
 
@@ -242,6 +253,7 @@ export class Rows {
   readonly #additionsOfAlike: Additions;
   readonly #additions: Additions;
   readonly #pages: Statements<typeof PAGES>;
+  readonly #inState: Statements<typeof IN_STATE>;
 
   constructor(db: DatabaseSync, queues: Queues, counter: QueueCounter) {
     this.#queues = queues;
@@ -253,6 +265,7 @@ export class Rows {
     const rest = [...common, 'more', 'expires_at', 'reason'];
     this.#additions = new Additions(db, ['subscription', 'inserted_at'], [...own, ...rest]);
     this.#pages = prepareAll(db, PAGES);
+    this.#inState = prepareAll(db, IN_STATE);
     this.findNextLeaseEnd();
   }
 
@@ -420,11 +433,18 @@ export class Rows {
     return this.#pages[state].all({ subscription, now, moment, seq, limit });
   }
 
+  /** Deliveries in a state, in any order, with what {@link remove} needs. */
+  inState(
+    { id: subscription }: Subscription,
+    state: DeliveryState,
+    now: number,
+    limit: number,
+  ): RemovedRow[] {
+    return this.#inState[state].all({ subscription, now, limit });
+  }
+
   /** reserved or waiting -> finished; the element is deleted with its last delivery */
-  remove(
-    subscription: Subscription,
-    rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt' | 'leaseUntil'>[],
-  ): void {
+  remove(subscription: Subscription, rows: readonly RemovedRow[]): void {
     for (const { element } of rows) this.#counter.beforeChange(subscription, element);
     const numbers: number[] = [];
     for (let from = 0; from < rows.length; ) {
