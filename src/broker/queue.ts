@@ -106,6 +106,8 @@ export class Queue {
   readonly namespace: Namespace;
   #settings: QueueSettings | null = null;
   #settingsVersion = -1;
+  /** The signal of its inserts; null: none was needed yet. */
+  #signal: ReadySignal | null = null;
 
   constructor(namespace: Namespace, key: QueueKey) {
     this.namespace = namespace;
@@ -196,7 +198,7 @@ export class Queue {
     namespace.noteSizes(this.key, elements);
     const stored = namespace.permits.insert(user, elements, begin);
     namespace.noteStoring(this.key, stored);
-    return meter.observe('insert', stored).then((ids) => {
+    return meter.observe('insert', stored, (ids) => {
       if (repeats !== null && repeats.mismatched !== null) {
         meter.count('insert', 'idempotency-mismatch');
         throw mismatch(elements, repeats.mismatched, request, this.key);
@@ -215,7 +217,8 @@ export class Queue {
   #readySignal(): ReadySignal | null {
     const { cluster, isStream, setup, storage } = this.namespace;
     if (cluster.isAlone || storage.insertSignaller !== setup.signaller) return null;
-    return cluster.readySignal(this.key.name, isStream);
+    this.#signal ??= cluster.readySignal(this.key.name, isStream);
+    return this.#signal;
   }
 
   /** Whether the engine has seen the keys of all elements, so that it would store none of them. */
@@ -281,7 +284,7 @@ export class Queue {
       this.#admitMoves(moves, [...targets.keys()], settle),
     );
     for (const queue of targets.keys()) queue.namespace.noteStoring(queue.key, transferring);
-    const results = await meter.observe('commit', transferring);
+    const results = await meter.observe('commit', transferring, asIs);
     for (const [queue, indices] of Map.groupBy(moves.keys(), (i) => moves[i]?.from ?? this)) {
       queue.#noteSettled(
         indices.map((i) => items[i] as SettleItem),
@@ -486,9 +489,9 @@ export class Queue {
     items: readonly SettleItem[],
     after: Promise<unknown> | null = null,
   ): Promise<readonly SettleResult[]> {
-    if (after === null) return this.#settle(items);
+    if (after === null) return this.#settle(items, asIs);
     const leftMs = this.#timeLeft();
-    return after.then(() => this.#settle(items, { leftMs: leftMs() }));
+    return after.then(() => this.#settle(items, asIs, { leftMs: leftMs() }));
   }
 
   /** Extends a lease to `leaseMs` from now (null: the queue's lease) and returns its end. @throws as `settle` */
@@ -508,7 +511,7 @@ export class Queue {
   }
 
   #settleOne(item: SettleItem): Promise<SettleResult> {
-    return this.#settle([item]).then(([result = SETTLED['not-found']]) => {
+    return this.#settle([item], ([result = SETTLED['not-found']]) => {
       const { outcome } = result;
       if (isSettled(outcome)) return result;
       // A plain queue has none, but a client may name one there, which is why the element is not found.
@@ -517,16 +520,20 @@ export class Queue {
     });
   }
 
-  /** Consumers that wait for released elements share the batch. Not async: every settlement passes here. */
-  #settle(items: readonly SettleItem[], time?: TimeLeft): Promise<readonly SettleResult[]> {
+  /** Consumers that wait for released elements share the batch. One promise: every settlement passes here. */
+  #settle<R>(
+    items: readonly SettleItem[],
+    done: (results: readonly SettleResult[]) => R,
+    time?: TimeLeft,
+  ): Promise<R> {
     const { storage, meter } = this.namespace;
     const settling = storage.settle(items, time);
     for (const { action, group } of items) {
       if (action.kind === 'release') this.#wake(group, action.delayMs);
     }
-    return meter.observeSettling(items, settling).then((results) => {
+    return meter.observeSettling(items, settling, (results) => {
       this.#noteSettled(items, results);
-      return results;
+      return done(results);
     });
   }
 
@@ -587,14 +594,18 @@ export class Queue {
 
   /** Makes all consumers of the queue wait, on every node (spec 3.2). Durable; idempotent. */
   async pause(): Promise<void> {
-    await this.namespace.meter.observe('pause', this.namespace.writePaused(this.key, true));
-    this.namespace.meter.count('pause', 'ok');
+    const { meter } = this.namespace;
+    await meter.observe('pause', this.namespace.writePaused(this.key, true), () =>
+      meter.count('pause', 'ok'),
+    );
   }
 
   /** Ends the pause. Durable; idempotent. */
   async resume(): Promise<void> {
-    await this.namespace.meter.observe('resume', this.namespace.writePaused(this.key, false));
-    this.namespace.meter.count('resume', 'ok');
+    const { meter } = this.namespace;
+    await meter.observe('resume', this.namespace.writePaused(this.key, false), () =>
+      meter.count('resume', 'ok'),
+    );
   }
 
   /**
@@ -821,6 +832,10 @@ function expiringMove(move: QueueMove): QueueMove {
     return { queue, element: ttlMs === null ? element : queue.expiring(element, ttlMs) };
   });
   return { ...move, inserts };
+}
+
+function asIs<T>(value: T): T {
+  return value;
 }
 
 function groupsOf(elements: readonly NewElement[]): Set<GroupName> {

@@ -420,6 +420,7 @@ export class WaitQueue {
       if (served === deliveries.length) return;
       if (consumer.state === 'taking') served += this.#deliver(consumer, deliveries, served);
     }
+    if (served === deliveries.length) return;
     for (const consumer of this.#waiting) {
       if (consumer.state !== 'waiting') continue;
       if (served === deliveries.length || !isCompatible(consumer, take)) break;
