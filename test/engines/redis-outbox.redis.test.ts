@@ -300,6 +300,33 @@ describe('The outbox of a queue of a Redis cluster', () => {
     );
   });
 
+  it('is relayed as a whole before its callers continue, although an acknowledgement is sent in a batch with a sweep', async (t) => {
+    const { call } = Batchers.prototype;
+    let sweep: Parameters<Batchers['call']> | null = null;
+    t.mock.method(
+      Batchers.prototype,
+      'call',
+      function (this: Batchers, ...args: Parameters<Batchers['call']>) {
+        const [queue, { name }] = args;
+        if (name === 'sweep') sweep = args;
+        const outcome = call.apply(this, args);
+        // Calls of the same turn share a batch.
+        if (name === 'acknowledge' && sweep !== null) {
+          call.call(this, queue, sweep[1], sweep[2]).catch(() => {});
+        }
+        return outcome;
+      },
+    );
+    await engine.storage.insert(SOURCE, newElements('first'));
+    await engine.storage.take(SOURCE, POP);
+    clock.advance(2 * MINUTE);
+    await engine.storage.sweep();
+    assert.notEqual(sweep, null);
+    const body = 'x'.repeat(300_000);
+    await move(...Array.from({ length: 30 }, () => body));
+    assert.equal((await engine.storage.counts(TARGET)).ready, 30);
+  });
+
   it('has one high-water mark per source at the destination, which is forgotten a day after the last use', async () => {
     for (let i = 0; i < 5; i++) await move(`${i}`);
     await relayed();

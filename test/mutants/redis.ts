@@ -526,6 +526,17 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/sweep.lua', '    q.expires = nil\n', '')],
   },
   {
+    name: 'a relay ends early if its acknowledgement is in a batch with a sweep',
+    suite: 'redis outbox',
+    edits: [
+      inRedis(
+        'library/outbox.lua',
+        'call.wanted[to] = call.wanted[to] or ONLY_NAMED',
+        'call.wanted[to] = ONLY_NAMED',
+      ),
+    ],
+  },
+  {
     name: 'an acknowledgement creates a queue that is gone',
     suite: 'redis outbox',
     edits: [

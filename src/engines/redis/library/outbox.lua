@@ -67,12 +67,12 @@ function addToOutbox(to, element)
 end
 
 -- Writes the call's last entries. The reply of a call that does not wait for replicas has no entries, only their
--- destinations.
+-- destinations. A call that acknowledges waits, and its relay needs the entries that follow.
 function writeEntries(q)
   for to, elements in pairs(call.outbox) do
     elements.bytes = nil
     writeEntry(q, to, elements)
-    if call.number == 0 then call.wanted[to] = ONLY_NAMED end
+    if call.number == 0 and call.wanted[to] > 0 then call.wanted[to] = ONLY_NAMED end
   end
   if q.lastEntry then store(q, 'N', seven(q.lastEntry)) end
 end
@@ -105,7 +105,7 @@ function nameDestinations(q)
     local member = membersBetween(q.z, to and '[p' .. to .. '\1' or '[p', '(q', 1)[1]
     to = member and sub(member, 2, -9)
     if not to then break end
-    call.wanted[to] = ONLY_NAMED
+    call.wanted[to] = call.wanted[to] or ONLY_NAMED
   end
   if to then db('HSET', q.h, 'P', to) elseif last then db('HDEL', q.h, 'P') end
 end
