@@ -68,7 +68,12 @@ export class Activity {
 
   /** Up to `max` changed queues with the time of their first change. They still count as changed. */
   changed(max: number): Map<string, number> {
-    return new Map([...this.#changed].slice(0, max));
+    const first = new Map<string, number>();
+    for (const [name, at] of this.#changed) {
+      if (first.size === max) break;
+      first.set(name, at);
+    }
+    return first;
   }
 
   /** Removes and returns up to `max` changed queues with the time of their first change. The caller reads them. */
