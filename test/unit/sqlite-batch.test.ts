@@ -64,6 +64,17 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.ok(synced.length < 40, `${synced.length} transactions`);
   });
 
+  it('ends a bounded number of leases in each transaction, also when it is halved', (t) => {
+    const { store, synced, run } = openStore();
+    t.mock.method(store.rows, 'mayLeaseHaveEnded', () => true);
+    const { mock } = t.mock.method(store.rows, 'endedLeases');
+    run(Array.from({ length: 64 }, (_, i) => (i === 0 ? BAD : DECLARE)));
+    assert.ok(
+      mock.callCount() <= synced.length,
+      `${mock.callCount()} steps in ${synced.length} transactions`,
+    );
+  });
+
   it('executes inserts and commits of single elements with few statements, each with its own result', (t) => {
     const { store, run } = openStore();
     const other = nameOf({ ns: 'N', name: 'other' });

@@ -107,7 +107,10 @@ export function runBatches(
   const isSyncNeeded = parts.some((part) => needsSync(store, part));
   try {
     inTransaction(store, isSyncNeeded, () => {
-      for (const part of parts) runCalls(store, part);
+      // Once per batch: each ends up to a thousand leases, and copies their dead letters, in this transaction.
+      for (const [index, part] of parts.entries()) {
+        runCalls(store, part, part.batch !== parts[index - 1]?.batch);
+      }
     });
     store.sync(beforeSync);
   } catch (error) {
@@ -136,13 +139,14 @@ function callsOf(part: Part): Part[] {
 /**
  * Runs the calls of a part, after handling leases that ended by the batch's time. On a full disk only a sweep handles
  * them: it may need space for dead letters, and must not make other calls fail.
+ * @param isFirst whether the transaction has no earlier part of the same batch, which has handled them
  */
-function runCalls(store: Store, { batch, result, from, to }: Part): void {
+function runCalls(store: Store, { batch, result, from, to }: Part, isFirst: boolean): void {
   store.now = batch.now;
   store.received = batch.bodies;
   store.reply = result.bodies;
   const isNearlyFull = store.space?.isNearlyFull === true;
-  if (!isNearlyFull) endLeases(store);
+  if (isFirst && !isNearlyFull) endLeases(store);
   for (let index = from, end = from; index < to; index = end) {
     const call = batch.calls[index];
     end = isNearlyFull ? index + 1 : endOfAlike(batch.calls, index, to);
