@@ -192,7 +192,7 @@ export class MigratingStorage implements Storage {
   }
 
   async #takeFromNew(queue: QueueKey, options: TakeOptions, fromOld: TakeResult): Promise<TakeResult> {
-    const { count, maxBytes } = options;
+    const { count, maxBytes, tids } = options;
     const { deliveries } = fromOld;
     const oldDueAt = this.#byNewClock(fromOld.nextDueAt, queue);
     const bytesLeft = maxBytes === undefined ? undefined : maxBytes - bodyBytes(deliveries);
@@ -203,6 +203,7 @@ export class MigratingStorage implements Storage {
       fromNew = await this.#to.take(queue, {
         ...options,
         count: count - deliveries.length,
+        ...(Array.isArray(tids) && { tids: tids.slice(deliveries.length) }),
         ...(bytesLeft !== undefined && { maxBytes: bytesLeft }),
       });
     } catch (error) {

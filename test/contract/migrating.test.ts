@@ -84,6 +84,26 @@ describe('a queue in two engines', () => {
     assert.deepEqual(bodyTexts(await pop(queue, 3)), ['f']);
   });
 
+  it('names the consumer of each reservation, whichever engine has the element', async () => {
+    const queue = newQueue();
+    await old().insert(queue, newElements('a'));
+    await engines.storage.insert(queue, newElements('b', 'c'));
+    const tids = ['first', 'second', 'third'];
+    await engines.storage.take(queue, { group: '', count: 3, leaseMs: 60_000, tids });
+    const states = ['reserved'] as const;
+    const page = await engines.storage.scan(queue, {
+      group: '',
+      states,
+      after: null,
+      limit: 9,
+      bodies: false,
+    });
+    assert.deepEqual(
+      page.deliveries.map(({ holder }) => holder?.tid),
+      tids,
+    );
+  });
+
   it('settles an element in its own engine: one rolled back in the old engine is delivered before those in the new one', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('first'));
