@@ -242,6 +242,21 @@ describe('Housekeeping of the Redis engine', () => {
     assert.equal((await engine.storage.counts(QUEUE)).ready, 0);
   });
 
+  it('a queue accepts inserts after that of an element that expires while neither lists nor names can be changed', async () => {
+    const keys = new Keys(prefix);
+    const keyNames = [keys.due, keys.tidy, keys.names(QUEUE.ns)];
+    await engine.storage.insert(QUEUE, newElements('before'));
+    for (const key of keyNames) await cli('SET', key, 'something else');
+    await engine.storage.insert(QUEUE, [newElement({ expiresAt: clock.now() + 10_000 })]);
+    await engine.storage.insert(QUEUE, newElements('after'));
+    await cli('DEL', ...keyNames);
+    clock.advance(10_000);
+    await engine.storage.sweep();
+    assert.equal((await engine.storage.counts(QUEUE)).ready, 2);
+    const { deliveries } = await engine.storage.take(QUEUE, POP);
+    assert.deepEqual(bodyTexts(deliveries), ['before', 'after']);
+  });
+
   it('an element that was moved to another queue expires in time, although nobody uses that queue', async () => {
     const expiresAt = clock.now() + 100_000;
     await engine.storage.insert(QUEUE, [newElement({ expiresAt })]);

@@ -305,7 +305,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a queue that is deleted before its first element is stored has no name',
     suite: 'redis forgotten queues',
-    edits: [inRedis('batcher.ts', 'if (creates && (isNew || isRepeated || !isDeclared))', 'if (!tag)')],
+    edits: [inRedis('batcher.ts', 'creates && (isNew || isRepeated || !isDeclared)', '!tag')],
   },
   {
     name: 'a queue whose tag a call without elements has changed is not named',
@@ -325,7 +325,18 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a housekeeping entry that could not be written is not written later',
     suite: 'redis upkeep',
-    edits: [inRedis('registry.ts', '      remember(this.#untidied, text, queue);\n    });', '    });')],
+    edits: [
+      inRedis(
+        'registry.ts',
+        'void {\n    remember(this.#untidied, queueText(queue), queue);',
+        'void {\n    void queue;',
+      ),
+    ],
+  },
+  {
+    name: 'a queue counts as unnamed once an entry of a list could not be written',
+    suite: 'redis upkeep',
+    edits: [inRedis('batcher.ts', 'registry.tidyBySweep(this.queue)', 'registry.forgetWritten(this.queue)')],
   },
   {
     name: 'the last pop of an earlier version is read in the form of this one',

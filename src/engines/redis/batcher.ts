@@ -529,26 +529,27 @@ class Batcher {
     if (tag === '' || (batch.number === 0 && !batch.creates)) return null;
     registry.noteTag(this.queue, tag);
     const { creates, deadlineAt } = batch;
-    const registering: (Promise<void> | null)[] = [];
     // A repeated reply shows neither whether the lost attempt created the queue nor what it added.
     const isRepeated = batch.execution?.mayBeDone === true;
     const isDeclared = registry.isDeclared(this.queue);
     // Even if it was registered before the batch: another node may have dropped the queue and its name in between. A
     // call that stored nothing may then have created the queue without a name.
-    if (creates && (isNew || isRepeated || !isDeclared)) registering.push(registry.declare([this.queue]));
+    const isNaming = creates && (isNew || isRepeated || !isDeclared);
+    const naming = isNaming ? registry.declare([this.queue]) : null;
+    const listing: (Promise<void> | null)[] = [];
     if (!isDeclared) {
       registry.tidyLater(this.queue);
-      registering.push(this.#registerLeases(batch, deadlineAt));
+      listing.push(this.#registerLeases(batch, deadlineAt));
     }
     if (isRepeated || dueAt > 0) {
       const leftMs = isRepeated ? 1 : Math.max(1, dueAt - now);
-      registering.push(registry.requireSweep(this.queue, leftMs, deadlineAt));
+      listing.push(registry.requireSweep(this.queue, leftMs, deadlineAt));
     }
-    if (registering.every((each) => each === null)) return null;
-    return Promise.all(registering).then(
-      () => {},
-      () => registry.forgetWritten(this.queue),
-    );
+    if (naming === null && listing.every((each) => each === null)) return null;
+    // While the lists cannot be written, the name is still relied on: inserts do not depend on its server.
+    const listed = Promise.all(listing).catch(() => registry.tidyBySweep(this.queue));
+    const named = naming?.catch(() => registry.forgetWritten(this.queue));
+    return Promise.all([named, listed]).then(() => {});
   }
 
   /**

@@ -67,7 +67,7 @@ export class Registry {
   /** The same for sweeps that are due within `MARGIN_MS`. */
   readonly #soon = new Map<string, number>();
   readonly #tidy = new Map<string, number>();
-  /** Queues whose entry for housekeeping could not be written. */
+  /** Queues of which an entry could not be written. */
   readonly #untidied = new Map<string, QueueKey>();
   /** By queue: its last known tag. */
   readonly #tags = new Map<string, string>();
@@ -287,8 +287,13 @@ export class Registry {
     remember(this.#tidy, text, at);
     this.add('tidy', [{ queue, at }]).catch(() => {
       this.#tidy.delete(text);
-      remember(this.#untidied, text, queue);
+      this.tidyBySweep(queue);
     });
+  }
+
+  /** Has the next sweep of this node add the queue's entry for housekeeping. */
+  tidyBySweep(queue: QueueKey): void {
+    remember(this.#untidied, queueText(queue), queue);
   }
 
   /** Adds the entries that could not be written: perhaps nobody uses their queues any more. @throws QuaysideError */
