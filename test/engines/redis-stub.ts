@@ -114,6 +114,7 @@ export class StubbedStorage {
       now: () => clock.now(),
       entries: async (list: string, from: string | number) =>
         list === 'due' && from === '-inf' ? this.due.map((queue) => ({ member: '', at: 0, queue })) : [],
+      tidyUntidied: async () => {},
       add: async () => {},
       remove: async () => {},
       unused: async () => [],
