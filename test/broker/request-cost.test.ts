@@ -5,7 +5,7 @@ import { newElement } from '../support/elements.ts';
 import { WaitQueueNode } from './wait-queue-node.ts';
 
 describe('the cost of a request', () => {
-  it('one promise besides that of the engine for an insert, and for a commit', async () => {
+  it('one promise apart from that of the engine for an insert, and for a commit', async () => {
     const { queue } = new WaitQueueNode();
     const { storage } = queue.namespace;
     await queue.insert([newElement()]);

@@ -110,9 +110,16 @@ describe('The console in a browser, on engines with servers', () => {
 
   it('keeps the rows of queues whose engine is away', async () => {
     await opened.insert('lists', 'kept', '"a"');
-    const page = await opened.page('#/queues', { isFailing: true });
+    const page = await opened.page('#/queues', { isFailing: true, isAlone: true });
+    // The page is sorted again when it begins to follow the server, which must happen before the engine is away.
+    const { promise: mayFollow, resolve: follow } = Promise.withResolvers<void>();
+    await page.route(/\/events\?/, (route) => mayFollow.then(() => route.continue()));
+    await page.reload();
     const row = page.getByRole('link', { name: 'kept', exact: true });
     await row.waitFor();
+    await opened.insert('lists', 'kept-too', '"a"');
+    follow();
+    await page.getByRole('link', { name: 'kept-too', exact: true }).waitFor();
     proxy.targetPort = 9;
     proxy.reset();
     await page.getByRole('navigation', { name: 'Pages' }).getByText('1 alarm').waitFor();
@@ -122,7 +129,7 @@ describe('The console in a browser, on engines with servers', () => {
     assert.equal(await row.count(), 1);
     proxy.targetPort = redisPort;
     await missing.waitFor({ state: 'detached' });
-    await opened.request('DELETE', '/q/lists/kept?force=1');
+    for (const queue of ['kept', 'kept-too']) await opened.request('DELETE', `/q/lists/${queue}?force=1`);
   });
 
   it('lists elements again when the engine is back', async () => {
