@@ -40,6 +40,19 @@ class KeyState {
   tasks = 0;
   /** In order of arrival. */
   readonly waiting = new Set<PendingEntry>();
+  readonly #order = this.waiting.values();
+  #first: PendingEntry | undefined;
+
+  /**
+   * The first waiting task. One iterator finds all of them: a new one would pass the tasks that were removed since the
+   * set was last compacted, thousands if so many wait.
+   */
+  get first(): PendingEntry | undefined {
+    while (this.waiting.size > 0 && (this.#first === undefined || !this.waiting.has(this.#first))) {
+      this.#first = this.#order.next().value;
+    }
+    return this.waiting.size > 0 ? this.#first : undefined;
+  }
 }
 
 type NextTask = [key: string, state: KeyState, entry: PendingEntry];
@@ -206,7 +219,7 @@ export class ConcurrencyLimit {
     let next: NextTask | null = null;
     for (const [key, state] of this.#waiting) {
       if (state.running >= (next?.[1].running ?? Number.POSITIVE_INFINITY)) continue;
-      const [entry] = state.waiting;
+      const entry = state.first;
       if (entry !== undefined && this.#hasCapacity(state, entry.size)) next = [key, state, entry];
     }
     return next;
