@@ -13,20 +13,12 @@ export interface User extends UserRights {
 }
 
 /**
- * The error if the user lacks the right in the namespace, otherwise null. A namespace that the user may not see is
- * reported as unknown.
+ * @throws QuaysideError `forbidden`; `namespace-not-found` if the user may not see the namespace, which then looks like
+ * an unknown one
  */
-export function refusal(user: User, right: Right, namespace: string): QuaysideError | null {
-  return user.may(right, namespace) ? null : rejection(user, right, namespace);
-}
-
-/** @throws QuaysideError `forbidden`, or `namespace-not-found` if the user may not see it */
 export function checkRight(user: User, right: Right, namespace: string): void {
-  if (!user.may(right, namespace)) throw rejection(user, right, namespace);
-}
-
-function rejection(user: User, right: Right, namespace: string): QuaysideError {
-  return user.maySee(namespace) ? missingRight(user, right, namespace) : namespaceNotFound(namespace);
+  if (user.may(right, namespace)) return;
+  throw user.maySee(namespace) ? missingRight(user, right, namespace) : namespaceNotFound(namespace);
 }
 
 /**

@@ -1,5 +1,5 @@
 import { setImmediate as turn } from 'node:timers/promises';
-import { refusal, type User } from '../../access/user.ts';
+import { checkRight, type User } from '../../access/user.ts';
 import type { LoopIds } from '../../exchange/cycles.ts';
 import {
   type Declaration,
@@ -240,9 +240,8 @@ function checkDeclaration(user: User, { src, dst }: Pick<Declaration, 'src' | 'd
     ...dst.map(({ ns }, i) => ['write', ns, `dst[${i}].ns`] as const),
   ] as const;
   for (const [right, namespace, path] of needed) {
-    const reason = refusal(user, right, namespace);
-    if (reason?.code === 'namespace-not-found') throw noNamespace(pathWithin(within, path), namespace);
-    if (reason !== null) throw reason;
+    if (!user.maySee(namespace)) throw noNamespace(pathWithin(within, path), namespace);
+    checkRight(user, right, namespace);
   }
 }
 
