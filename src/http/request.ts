@@ -339,37 +339,6 @@ export async function readJson(
   if (body !== null) await handle(parseJson(body));
 }
 
-/**
- * Whether a JSON text has at most this many values and members. It is parsed synchronously, and the time depends on
- * their number: 4 MiB take up to a second, if they are nested deeply or have very many members. Counting takes 10 ms.
- */
-export function hasAtMost(maxValues: number, json: Buffer): boolean {
-  let count = 1;
-  for (let at = 0; at < json.length; at += 1) {
-    const byte = json[at];
-    if (byte === QUOTE) at = endOfString(json, at);
-    else if (byte === COMMA || byte === OPENING_BRACKET || byte === OPENING_BRACE) count += 1;
-    if (count > maxValues) return false;
-  }
-  return true;
-}
-
-const QUOTE = 0x22;
-const COMMA = 0x2c;
-const OPENING_BRACKET = 0x5b;
-const BACKSLASH = 0x5c;
-const OPENING_BRACE = 0x7b;
-
-/** Index of the closing quote of the string whose opening quote is at `from`; the last byte's if there is none. */
-function endOfString(json: Buffer, from: number): number {
-  for (let at = json.indexOf(QUOTE, from + 1); at !== -1; at = json.indexOf(QUOTE, at + 1)) {
-    let backslashes = 0;
-    while (json[at - 1 - backslashes] === BACKSLASH) backslashes += 1;
-    if (backslashes % 2 === 0) return at;
-  }
-  return json.length - 1;
-}
-
 /** @throws QuaysideError `invalid-body` */
 export function parseJson(body: Buffer): unknown {
   if (!isUtf8(body))

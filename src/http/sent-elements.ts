@@ -526,14 +526,16 @@ function spaceEnd(text: string, from: number): number {
   return at;
 }
 
-/** Index behind the closing quote of the string whose opening quote is at `from`. */
-function endOfString(text: string, from: number): number {
-  for (let at = from + 1; ; at += 1) {
-    at = text.indexOf('"', at);
+/**
+ * Index behind the closing quote of the string whose opening quote is at `from`; the end of the text if there is none.
+ */
+export function endOfString(text: string, from: number): number {
+  for (let at = text.indexOf('"', from + 1); at !== -1; at = text.indexOf('"', at + 1)) {
     let backslashes = 0;
     while (text.charCodeAt(at - 1 - backslashes) === BACKSLASH) backslashes += 1;
     if (backslashes % 2 === 0) return at + 1;
   }
+  return text.length;
 }
 
 function endOfValue(text: string, from: number): number {
