@@ -37,9 +37,8 @@ export type {
   TokenCredentials,
 } from './options.ts';
 export { type Name, Quayside } from './quayside.ts';
-export type { Queue } from './queue.ts';
+export type { Queue, QueueStatus } from './queue.ts';
 export type { Reservation } from './reservation.ts';
-export type { QueueStatus } from './status.ts';
 export type { TracingApi } from './tracing.ts';
 export {
   Bury,

@@ -1,11 +1,11 @@
+import type { QueueRecord } from '../model/records.ts';
 import { type BrowsedElement, type BrowseOptions, browsePages } from './browse.ts';
 import type { DataCodec } from './codec.ts';
 import { decodedBy, type Element, ReceivedBase } from './element.ts';
-import { checkedMs, roundedMs, TimeoutError } from './errors.ts';
+import { checkedMs, jsonIn, roundedMs, TimeoutError } from './errors.ts';
 import { insertLine, type TakenLine, takenLines } from './lines.ts';
 import type { CallOptions, InsertOptions, ReserveOptions, TakeOptions } from './options.ts';
 import { HeldReservation, type LeaseContext, type Reservation } from './reservation.ts';
-import { type QueueStatus, readStatus } from './status.ts';
 import { monotonic, wallTime } from './time.ts';
 import type { Tracing } from './tracing.ts';
 import { kindOfKey, type QueueWire } from './wire.ts';
@@ -20,6 +20,24 @@ export interface QueueContext {
 
 /** The longest wait of one request: proxies close connections that are silent for a minute. */
 const MAX_POLL_MS = 25_000;
+
+/** Size and counters of a queue. */
+export interface QueueStatus {
+  /** `<engine>:<variant>`. */
+  readonly type: string;
+  readonly isPaused: boolean;
+  readonly total: number;
+  /** Elements that can be taken now. */
+  readonly ready: number;
+  readonly scheduled: number;
+  readonly reserved: number;
+  /** The earliest maturity of the waiting elements. */
+  readonly nextMature: Date | null;
+  /** For how long the oldest ready element has been ready. */
+  readonly oldestReadyMs: number | null;
+  /** Counters since the queue was created: `put`, `get`, `reserve`, `commit`, `rollback`, `deadletter`. */
+  readonly stats: Readonly<Record<string, number>>;
+}
 
 interface TakeRequest extends ReserveOptions {
   readonly count: number;
@@ -128,6 +146,23 @@ export class Queue<T, In = T> {
   static contextOf(queue: Queue<unknown, never>): QueueContext {
     return queue.#context;
   }
+}
+
+function readStatus(text: string): QueueStatus {
+  const record = jsonIn<QueueRecord>(text, 'stats');
+  const { type, next_mature_t: next, oldestReadyAge: age } = record;
+  const counters = Object.entries(record.stats).filter(([, value]) => typeof value === 'number');
+  return {
+    type,
+    isPaused: record.paused,
+    total: record.totalSize,
+    ready: record.size,
+    scheduled: record.schedSize,
+    reserved: record.resvSize,
+    nextMature: next === null ? null : new Date(next),
+    oldestReadyMs: age === null ? null : Math.round(age * 1000),
+    stats: Object.fromEntries(counters) as Record<string, number>,
+  };
 }
 
 interface TakenLines extends Pick<LeaseContext, 'sentAt' | 'receivedAt'> {

@@ -1,6 +1,6 @@
-import { RequestBatcher } from './batcher.ts';
-import { invalid, jsonIn, QuaysideError, quoted, textOf } from './errors.ts';
+import { invalid, jsonIn, QuaysideError, quoted, TimeoutError, textOf } from './errors.ts';
 import type { CallOptions, InsertOptions } from './options.ts';
+import { after, nextTurn, unlessAborted } from './time.ts';
 import type { ClientRequest, ClientResponse, Transport } from './transport.ts';
 
 /** Identifies an element under a lease in a settlement. */
@@ -31,8 +31,10 @@ export interface SettleResponse {
   readonly isRepeat: boolean;
 }
 
-/** Far below the server's limits, so that a batch does not occupy an engine for long. */
-const LIMITS = { maxItems: 1_000, maxSize: 262_144 };
+/** Items of one request: far below the server's limit, so that a batch does not occupy an engine for long. */
+const MAX_ITEMS = 1_000;
+/** Maximum sum of the items' sizes. A larger item is sent alone. */
+const MAX_SIZE = 262_144;
 /** Maximum size of an id, a token and a group. */
 const RECEIPT_SIZE = 256;
 /** The server cuts a reason to 1 KiB. */
@@ -57,13 +59,13 @@ export class QueueWire {
   constructor(transport: Transport, path: string) {
     this.path = path;
     this.transport = transport;
-    this.#settlements = new RequestBatcher(LIMITS, (items) => this.#settleEach(items));
+    this.#settlements = new RequestBatcher((items) => this.#settleEach(items));
   }
 
   /** Sends a line in a request with others. Returns the element's id. If only this line is invalid, only it fails. */
   async insert(line: string, options: InsertOptions): Promise<string> {
     const kind = kindOfKey(options);
-    this.#inserts[kind] ??= new RequestBatcher(LIMITS, (lines) => this.insertAll(lines, kind));
+    this.#inserts[kind] ??= new RequestBatcher((lines) => this.insertAll(lines, kind));
     try {
       return await this.#inserts[kind].add(line, line.length, options);
     } catch (error) {
@@ -176,4 +178,110 @@ function itemOf({ receipt, action, isSent, ...rest }: SettleRequest): object {
   // A reason of the wrong type must not make the server reject the whole batch.
   if (item.reason) item.reason = textOf(item.reason).slice(0, MAX_REASON_LENGTH).toWellFormed();
   return item;
+}
+
+/** Two, so that the server processes one batch while the next one is built and sent. */
+const MAX_IN_FLIGHT = 2;
+
+interface PendingItem<I, R> {
+  readonly item: I;
+  readonly size: number;
+  readonly resolve: (result: R) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/**
+ * Combines concurrent calls into one request: those of one turn of the event loop, and those made while earlier
+ * requests are in flight. A single call is sent at the end of its turn.
+ */
+class RequestBatcher<I, R> {
+  readonly #send: (items: readonly I[]) => Promise<readonly R[]>;
+  readonly #pending = new Set<PendingItem<I, R>>();
+  #inFlight = 0;
+  #isScheduled = false;
+
+  /**
+   * @param send returns a result for each item, or throws if all failed. If `details.line` of the error is the number
+   * of an item, from 1, the others are sent again without it
+   */
+  constructor(send: (items: readonly I[]) => Promise<readonly R[]>) {
+    this.#send = send;
+  }
+
+  /** @throws the reason of the signal, or TimeoutError; the item is then not sent, or its outcome is unknown */
+  async add(item: I, size: number, { signal, timeoutMs }: CallOptions = {}): Promise<R> {
+    let entry!: PendingItem<I, R>;
+    const result = new Promise<R>((resolve, reject) => {
+      entry = { item, size, resolve, reject };
+    });
+    this.#pending.add(entry);
+    this.#schedule();
+    const cancel =
+      timeoutMs !== undefined &&
+      after(timeoutMs, () => {
+        // A pending item is not sent any more.
+        const outcome = this.#pending.has(entry) ? 'nothing-changed' : 'unknown';
+        entry.reject(new TimeoutError(`No response within ${timeoutMs} ms.`, { outcome }));
+      });
+    try {
+      return await unlessAborted([signal], () => result);
+    } finally {
+      this.#pending.delete(entry);
+      if (cancel) cancel();
+    }
+  }
+
+  #schedule(): void {
+    if (this.#isScheduled || this.#pending.size === 0 || this.#inFlight >= MAX_IN_FLIGHT) return;
+    this.#isScheduled = true;
+    nextTurn(() => {
+      this.#isScheduled = false;
+      const batch = this.#nextBatch();
+      if (batch.length > 0) void this.#run(batch);
+      this.#schedule();
+    });
+  }
+
+  #nextBatch(): PendingItem<I, R>[] {
+    const batch: PendingItem<I, R>[] = [];
+    let size = 0;
+    for (const entry of this.#pending) {
+      size += entry.size;
+      if (batch.length === MAX_ITEMS || (batch.length > 0 && size > MAX_SIZE)) break;
+      batch.push(entry);
+      this.#pending.delete(entry);
+    }
+    return batch;
+  }
+
+  async #run(batch: readonly PendingItem<I, R>[]): Promise<void> {
+    this.#inFlight += 1;
+    await this.#settle(batch);
+    this.#inFlight -= 1;
+    this.#schedule();
+  }
+
+  async #settle(batch: readonly PendingItem<I, R>[]): Promise<void> {
+    if (batch.length === 0) return;
+    try {
+      const results = await this.#send(batch.map(({ item }) => item));
+      for (const [index, { resolve }] of batch.entries()) resolve(results[index] as R);
+    } catch (error) {
+      // The caller's `auth` function may throw anything.
+      const { code, status, outcome, details } = Object(error) as Partial<QuaysideError>;
+      const isTooLarge = batch.length > 1 && (code === 'too-many-groups' || status === 413);
+      // An item that is too large may be accepted with fewer others. One that is invalid fails alone.
+      const invalidItem = isTooLarge ? undefined : batch[Number(details?.line) - 1];
+      // Do not split after an unknown outcome: the halves would be new requests, and the whole may have been executed.
+      if (outcome === 'unknown' || !(isTooLarge || invalidItem)) {
+        for (const { reject } of batch) reject(error);
+        return;
+      }
+      invalidItem?.reject(error);
+      const rest = batch.filter((entry) => entry !== invalidItem);
+      // Halves: if many are invalid, the others would be sent again for each of them.
+      await this.#settle(rest.slice(0, rest.length >> 1));
+      await this.#settle(rest.slice(rest.length >> 1));
+    }
+  }
 }

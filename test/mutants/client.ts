@@ -17,7 +17,7 @@ export const CLIENT: readonly Mutant[] = [
     name: 'a thrown value that is not an Error is returned as the id of an insert',
     suite: 'client library',
     edits: edit(
-      'batcher.ts',
+      'wire.ts',
       'for (const { reject } of batch) reject(error);',
       'for (const { resolve } of batch) resolve(error as R);',
     ),
@@ -25,18 +25,18 @@ export const CLIENT: readonly Mutant[] = [
   {
     name: 'an insert with a group too many fails all inserts of its request',
     suite: 'client library',
-    edits: edit('batcher.ts', "code === 'too-many-groups' ||", ''),
+    edits: edit('wire.ts', "code === 'too-many-groups' ||", ''),
   },
   {
     name: 'a request that the server finds too large is not split',
     suite: 'client library',
-    edits: edit('batcher.ts', 'const invalid = isTooLarge ? undefined : batch', 'const invalid = batch'),
+    edits: edit('wire.ts', 'const invalidItem = isTooLarge ? undefined : batch', 'const invalidItem = batch'),
   },
   {
     name: 'the two halves of a split request are swapped',
     suite: 'client library',
     edits: edit(
-      'batcher.ts',
+      'wire.ts',
       `await this.#settle(rest.slice(0, rest.length >> 1));
       await this.#settle(rest.slice(rest.length >> 1));`,
       `await this.#settle(rest.slice(rest.length >> 1));
