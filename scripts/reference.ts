@@ -5,7 +5,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { AMQP_CONDITIONS, outcomeOf } from '../src/amqp/errors.ts';
-import { optionText } from '../src/cli/argument-help.ts';
+import { optionText } from '../src/cli/man.ts';
 import { commandTree } from '../src/cli/program.ts';
 import { HTTP_ERRORS } from '../src/http/errors.ts';
 import { HTTP_DEFAULTS } from '../src/http/options.ts';

@@ -16,7 +16,7 @@ export const MANIFEST = 'backup.json';
 /** No separator and no leading dot, so that a name cannot escape the backup folder. */
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
-export interface BackupsOptions {
+interface BackupsOptions {
   readonly config: Config;
   readonly engines: EngineSet;
   readonly clock: Clock;

@@ -6,8 +6,7 @@ import { EXIT } from './command-line.ts';
 import { createLog, type Log, logLibraryOutput } from './log.ts';
 import { type PidFile, writePidFile } from './pid-file.ts';
 import { Server } from './server.ts';
-import { hasConfiguredUsers, usersFileOf } from './users.ts';
-import type { NewAdministrator } from './users-file.ts';
+import { hasConfiguredUsers, type NewAdministrator, usersFileOf } from './users.ts';
 
 /** The process's resources for {@link serve}. */
 export interface ServeIo {

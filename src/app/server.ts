@@ -47,8 +47,7 @@ import {
 import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
 import type { Tracing } from './tracing.ts';
-import { loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
-import type { NewAdministrator } from './users-file.ts';
+import { loadUsers, type NewAdministrator, saveUsers, sharedUsersWarnings } from './users.ts';
 
 /** Dependencies of a server in addition to its configuration. */
 interface ServerParts {

@@ -10,8 +10,7 @@ import { quote } from '../util/quote.ts';
 import { type PasswordSource, readNewPassword } from './ask-password.ts';
 import { CommandFailed } from './command-line.ts';
 import { serverProcess } from './pid-file.ts';
-import { configuredUsers, hasConfiguredUsers, saveUsers, usersFileOf } from './users.ts';
-import { newAdministrator } from './users-file.ts';
+import { configuredUsers, hasConfiguredUsers, newAdministrator, saveUsers, usersFileOf } from './users.ts';
 
 /** Rights by namespace; null: all rights everywhere. */
 type Rights = UserDefinition['rights'];

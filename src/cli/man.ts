@@ -1,5 +1,4 @@
-import type { Command } from 'commander';
-import { optionText } from './argument-help.ts';
+import type { Command, Option } from 'commander';
 
 /** Sections about exit codes, files and variables, which no command describes. */
 const SECTIONS: readonly (readonly [
@@ -88,6 +87,11 @@ function commandLines(command: Command, before = ''): string[] {
     ]),
     ...command.options.flatMap((option) => ['.TP', `.B ${roman(option.flags)}`, roman(optionText(option))]),
   ];
+}
+
+/** What an option does, with its default, for the man page and documentation. */
+export function optionText({ description, defaultValue }: Option): string {
+  return defaultValue === undefined ? description : `${description}; defaults to ${defaultValue}`;
 }
 
 /** Escapes text for roff, so that hyphens can be copied and no line is interpreted as a request. */

@@ -1,11 +1,9 @@
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import { quote } from '../util/quote.ts';
-import { describeArguments } from './argument-help.ts';
 import type { CommandContext, CommandIo, ConnectionFlags } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 import { isReaderGone, printAll } from './output.ts';
-import { addRights, RIGHTS_HELP } from './rights.ts';
-import { addServerCommands, HELP, type ServerCommands } from './server-commands.ts';
+import { addRights, addServerCommands, HELP, RIGHTS_HELP, type ServerCommands } from './server-commands.ts';
 
 type CommandAction = (context: CommandContext) => Promise<number>;
 
@@ -276,4 +274,42 @@ function count(text: string): number {
 
 function collect(text: string, before: readonly string[] = []): readonly string[] {
   return [...before, text];
+}
+
+const QUEUE = 'namespace and name of the queue, such as N/orders';
+
+/** Descriptions of arguments by name, or by command and name for those of one command only. */
+const ARGUMENTS: Readonly<Record<string, string>> = {
+  queue: QUEUE,
+  from: QUEUE,
+  to: 'the other queue',
+  folder: 'folder of the backup',
+  shell: 'bash, zsh or fish',
+  'put data': 'body of an element; if there is none, standard input is the body',
+  'commit id': 'id of the element, as the reserve printed it',
+  'help command': 'one of the commands; if not given, all are listed',
+  'status name': 'a queue such as N/orders, or a namespace; if not given, the namespaces are listed',
+  'dead namespace': 'only this namespace; if not given, all',
+  'redrive queue': 'the dead-letter queue, such as N/__deadletter__',
+  'exchange verb': 'list, show, create, start, stop or delete',
+  'exchange id': 'id of the exchange; all verbs but list need it',
+  'operations id': 'id of the operation; if not given, all are listed',
+  'add name': 'any name, by which lists show it',
+  'revoke id': 'id of the token, as the list shows it',
+  'user name': 'name of the user',
+};
+
+/** Sets the descriptions of the arguments of all commands, for help, man page and documentation. */
+function describeArguments(program: Command): void {
+  for (const command of program.commands) {
+    for (const argument of command.registeredArguments) {
+      const name = argument.name();
+      argument.description =
+        ARGUMENTS[`${program.name()} ${name}`] ??
+        ARGUMENTS[`${command.name()} ${name}`] ??
+        ARGUMENTS[name] ??
+        '';
+    }
+    describeArguments(command);
+  }
 }

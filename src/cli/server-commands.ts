@@ -1,7 +1,8 @@
-import type { Command } from 'commander';
+import { type Command, InvalidArgumentError } from 'commander';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
-import { addRights, RIGHTS_HELP, type RightsByNamespace } from './rights.ts';
+
+type RightsByNamespace = Readonly<Record<string, readonly string[]>>;
 
 /** A parsed command of the server itself. */
 export type ServerCommand = { readonly configFile: string | null } & (
@@ -193,6 +194,23 @@ interface RightsFlags extends ConfigFlags {
   readonly rights?: RightsByNamespace;
   readonly administrator?: boolean;
   readonly maskBodies?: boolean;
+}
+
+export const RIGHTS_HELP =
+  'rights in a namespace, of read, write, manage, browse and exchange, such as N=read,write; * stands for namespaces that are not named; may be repeated';
+
+/** Adds the value of one `--rights` option to those of the previous ones. */
+export function addRights(text: string, before: RightsByNamespace = {}): RightsByNamespace {
+  const [, namespace, list] = /^([^=]+)=([a-z,]*)$/.exec(text) ?? [];
+  if (namespace === undefined || list === undefined) {
+    throw new InvalidArgumentError('Allowed: a namespace or *, =, and rights with commas between them.');
+  }
+  if (Object.hasOwn(before, namespace)) {
+    throw new InvalidArgumentError(
+      `Namespace ${namespace} has rights already; give all of them at once, as in ${namespace}=read,write.`,
+    );
+  }
+  return { ...before, [namespace]: list.split(',').filter((right) => right !== '') };
 }
 
 function unknownWord(program: Command, word: string): string {

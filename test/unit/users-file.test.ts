@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { readAccounts } from '../../src/access/account.ts';
-import { newAdministrator, UsersFile } from '../../src/app/users-file.ts';
+import { newAdministrator, UsersFile } from '../../src/app/users.ts';
 import { ConfigError } from '../../src/config/errors.ts';
 
 describe('The users file', () => {
