@@ -1,11 +1,10 @@
 import type { ConfigError, ErrorAt } from '../config/errors.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import { type Engine, type EngineLog, type OpenEngine, WrongStore } from '../engine/engine.ts';
-import type { Clock } from '../util/clock.ts';
+import { type Clock, toMs } from '../util/clock.ts';
 import { hasRawUserInfo, maskUrls } from '../util/mask.ts';
 import { messageOf } from '../util/message-of.ts';
 import { type Service, withStartError } from '../util/service.ts';
-import { toMs } from '../util/to-ms.ts';
 import { CommandFailed } from './command-line.ts';
 import { LOCAL_SIGNALS, policyOf } from './namespaces.ts';
 

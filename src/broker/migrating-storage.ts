@@ -32,7 +32,7 @@ import {
 } from '../model/element.ts';
 import { contentFingerprint } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
-import { earlier } from '../util/earlier.ts';
+import { earlier } from '../util/clock.ts';
 import { RELEASE } from './queue.ts';
 
 /** A smaller difference between the engines' clocks is ignored: a node knows the time of a server only roughly. */

@@ -6,9 +6,9 @@ import { textFingerprint } from '../model/fingerprint.ts';
 import { atMember, parse, wrongMember } from '../model/members.ts';
 import { DEAD_LETTER_QUEUE, type QueueKey } from '../model/names.ts';
 import { type OptionName, type OptionsRecord, RETRY_DEFAULTS, ShownOptions } from '../model/records.ts';
+import { toMs } from '../util/clock.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
-import { toMs } from '../util/to-ms.ts';
 import { requireCapability, requireExpiry } from './capabilities.ts';
 import type { Namespace } from './namespace.ts';
 

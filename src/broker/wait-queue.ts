@@ -4,8 +4,7 @@ import { bodyBytes, type Delivery, type GroupName, PLAIN_GROUP } from '../model/
 import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { Backoff } from '../util/backoff.ts';
-import type { CancelTimer } from '../util/clock.ts';
-import { earlier } from '../util/earlier.ts';
+import { type CancelTimer, earlier } from '../util/clock.ts';
 import { type Claim, Consumer, type GetRequest, popTimeout, type Sink } from './consumer.ts';
 import { ConsumerList } from './consumer-list.ts';
 import { FREE_BYTES, readRejection } from './engine-permits.ts';

@@ -8,8 +8,8 @@ import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { DestinationLogLine, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import { fromByteString } from '../util/byte-string.ts';
+import { toMs } from '../util/clock.ts';
 import { allowing, namedObject, type Static, Type } from '../util/schema.ts';
-import { toMs } from '../util/to-ms.ts';
 import {
   copiesBack,
   copyOf,

@@ -3,10 +3,10 @@ import { invalidParameter, malformedRequest } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { parse, wrongMember } from '../model/members.ts';
 import { checkGroups, Group, nameSchema } from '../model/names.ts';
+import { toMs } from '../util/clock.ts';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 import { inUnit, refined, type Schema, Type } from '../util/schema.ts';
-import { toMs } from '../util/to-ms.ts';
 
 /** One query parameter: its documentation, for people and OpenAPI, and its parser. */
 export interface QueryParameter<T> {

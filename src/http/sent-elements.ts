@@ -11,6 +11,7 @@ import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { ExportedElement } from '../operations/transfer.ts';
 import { BytePieces } from '../util/byte-pieces.ts';
 import { quoteBytes, toByteString } from '../util/byte-string.ts';
+import { toMs } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
 import {
   allowing,
@@ -22,7 +23,6 @@ import {
   type Static,
   Type,
 } from '../util/schema.ts';
-import { toMs } from '../util/to-ms.ts';
 import type { HttpCall } from './call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
 import { duration, UnixTime } from './parameters.ts';

@@ -5,8 +5,8 @@ import type { Duplex } from 'node:stream';
 import type { User } from '../access/user.ts';
 import { malformedRequest, QuaysideError } from '../model/errors.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
-import { ExcessConnections } from '../util/excess-connections.ts';
 import type { Histogram } from '../util/histogram.ts';
+import { ExcessConnections } from '../util/line-limit.ts';
 import { quote } from '../util/quote.ts';
 import type { Service } from '../util/service.ts';
 import {

@@ -1,9 +1,8 @@
 import type { Delivery, ElementHeaders } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { fromByteString } from '../util/byte-string.ts';
-import { type Clock, systemClock } from '../util/clock.ts';
+import { type Clock, systemClock, toMs } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
-import { toMs } from '../util/to-ms.ts';
 import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits, type SourceProblem } from './limits.ts';
 import {

@@ -12,8 +12,7 @@ import type { Broker } from '../broker/broker.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
-import { ExcessConnections } from '../util/excess-connections.ts';
-import { LineLimit } from '../util/line-limit.ts';
+import { ExcessConnections, LineLimit } from '../util/line-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
 import {

@@ -35,3 +35,14 @@ export const systemClock: Clock = {
     return () => clearTimeout(timer);
   },
 };
+
+/** The nearest millisecond. */
+export function toMs(seconds: number): number {
+  return Math.round(seconds * 1000);
+}
+
+/** The earlier of two moments; null is no moment. */
+export function earlier(a: number | null, b: number | null): number | null {
+  if (a === null) return b;
+  return b === null ? a : Math.min(a, b);
+}

@@ -7,7 +7,7 @@ import {
   type Usage,
 } from '../../engine/storage.ts';
 import type { DeliveryState, GroupName } from '../../model/element.ts';
-import { earlier } from '../../util/earlier.ts';
+import { earlier } from '../../util/clock.ts';
 import type { Context, Operation } from './operations.ts';
 import type { RegisteredQueue, Subscription } from './registry.ts';
 import {
