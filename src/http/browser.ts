@@ -166,8 +166,9 @@ export function cookieHeaders(call: HttpCall, token: string): string[] {
 }
 
 /**
- * Sets the console session of a call, and its user, by the cookie. Ignores Basic credentials that the browser remembers
- * and adds by itself: the console acts as its own user, and as nobody if its session has ended.
+ * Sets the console session of a call, and its user, by the cookie. A request with a CSRF token comes from the console,
+ * even if its session has ended or another tab has removed the cookie. The console acts as its own user or as nobody,
+ * never by Basic credentials, which the browser remembers and adds by itself.
  * @returns whether Basic credentials must be ignored
  */
 export function useSession(call: HttpCall): boolean {
@@ -202,7 +203,7 @@ export function originOf({ address, request: { rawHeaders } }: HttpCall): Sessio
  */
 export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }: Route): void {
   if (csrf === 'none' || (csrf === 'writes' && call.isRead)) return;
-  const given = rareHeader(call.request.rawHeaders, CSRF_HEADER);
+  const given = call.head.csrfToken;
   if (given !== null && isEqual(given, session.csrfToken)) return;
   throw new QuaysideError(
     'forbidden-origin',
@@ -211,12 +212,9 @@ export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }
   );
 }
 
-/**
- * Whether a request has both a session cookie and a CSRF token. It then comes from the console, even if its session has
- * ended.
- */
+/** Pages of allowed origins may send CSRF tokens of their own, but have no cookie of this server. */
 function namesCsrfToken(call: HttpCall): boolean {
-  return sessionToken(call) !== null && rareHeader(call.request.rawHeaders, CSRF_HEADER) !== null;
+  return call.head.csrfToken !== null && (call.origin === null || sessionToken(call) !== null);
 }
 
 /** Whether a request comes from the console, so that the browser must not show its own password dialog. */

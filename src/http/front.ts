@@ -274,7 +274,7 @@ export class Front {
       // Programs send none of these headers.
       const isOfBrowser = (head.origin ?? head.fetchSite ?? head.purpose ?? head.oldPurpose) !== null;
       if (isOfBrowser && respondToPreflight(call, this.#origins)) return;
-      const isBySession = head.cookie !== null && useSession(call);
+      const isBySession = (head.cookie ?? head.csrfToken) !== null && useSession(call);
       if (!isBySession && authorization !== null) {
         call.login = this.parts.authenticator.recall(authorization);
         if (call.login === null) {

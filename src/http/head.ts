@@ -13,6 +13,8 @@ const TEXT_FIELDS = [
   ['accept', 'accept', ', '],
   ['prefer', 'prefer', ', '],
   ['cookie', 'cookie', '; '],
+  // Sent by the console.
+  ['x-csrf-token', 'csrfToken', ', '],
   ['idempotency-key', 'idempotencyKey', null],
   ['expect', 'expect', null],
   ['if-match', 'ifMatch', ', '],

@@ -442,6 +442,19 @@ describe('A request with the cookie of a session', () => {
     assert.equal(popped.body.toString(), 'a');
   });
 
+  it('is not replaced by Basic credentials that the browser remembers, also if another tab has signed out', async () => {
+    const headers = await signedIn(harness().client(null), 'support');
+    const remembering = harness().client('ops:ops-password');
+    const { cookie: _, ...withoutCookie } = headers;
+    assert.equal((await remembering.status('N', 'q', { headers: withoutCookie })).status, 401);
+    assert.equal(
+      (await remembering.status('N', 'q', { headers: { ...headers, cookie: 'a=b' } })).status,
+      401,
+    );
+    await remembering.request('DELETE', '/console/session', { headers });
+    assert.equal((await remembering.status('N', 'q', { headers })).status, 401);
+  });
+
   it('is not authenticated if another page or the address bar sent it', async () => {
     const client = harness().client(null);
     const headers = await signedIn(client);
