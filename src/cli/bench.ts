@@ -1,7 +1,7 @@
 import type { Name } from '../client/index.ts';
 import { monotonic } from '../client/time.ts';
 import type { CommandContext } from './context.ts';
-import { EXIT_CODES } from './exit-codes.ts';
+import { EXIT_CODES } from './output.ts';
 
 export interface BenchFlags {
   readonly count: number;

@@ -13,8 +13,7 @@ import {
 } from '../client/index.ts';
 import { isRecord } from '../util/is-record.ts';
 import { NOT_UTF8, UTF8 } from '../util/utf8.ts';
-import { EXIT_CODES } from './exit-codes.ts';
-import { write } from './output.ts';
+import { EXIT_CODES, write } from './output.ts';
 
 /** The parts of the process that a command uses. */
 export interface CommandIo {

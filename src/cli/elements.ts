@@ -10,7 +10,7 @@ import {
 import { pathOf } from '../client/quayside.ts';
 import { quote } from '../util/quote.ts';
 import { type CommandContext, CommandUsageError, printable, tableOf } from './context.ts';
-import { EXIT_CODES } from './exit-codes.ts';
+import { EXIT_CODES } from './output.ts';
 
 /** Elements inserted concurrently. */
 const MAX_CONCURRENT_INSERTS = 1_000;

@@ -1,7 +1,7 @@
 import type { ExchangeRecord } from '../model/records.ts';
 import { quote } from '../util/quote.ts';
 import { type CommandContext, CommandUsageError } from './context.ts';
-import { EXIT_CODES } from './exit-codes.ts';
+import { EXIT_CODES } from './output.ts';
 
 /** Lists exchanges, or applies a verb to the exchange with this id. */
 export async function exchange(

@@ -1,5 +1,15 @@
 import type { Writable } from 'node:stream';
-import { EXIT_CODES } from './exit-codes.ts';
+
+/** Documented in `docs/cli.md`. */
+export const EXIT_CODES = {
+  done: 0,
+  failed: 1,
+  usage: 2,
+  nothing: 3,
+  notAllowed: 4,
+  unavailable: 5,
+  outcomeUnknown: 6,
+} as const;
 
 /** Resolves when the chunk is written. @throws Error if it cannot be written */
 export function write(output: Writable, chunk: string | Uint8Array): Promise<void> {

@@ -1,8 +1,7 @@
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import { quote } from '../util/quote.ts';
 import type { CommandContext, CommandIo, ConnectionFlags } from './context.ts';
-import { EXIT_CODES } from './exit-codes.ts';
-import { isReaderGone, printAll } from './output.ts';
+import { EXIT_CODES, isReaderGone, printAll } from './output.ts';
 import { addRights, addServerCommands, HELP, RIGHTS_HELP, type ServerCommands } from './server-commands.ts';
 
 type CommandAction = (context: CommandContext) => Promise<number>;

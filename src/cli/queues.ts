@@ -11,7 +11,7 @@ import type {
 import { quote } from '../util/quote.ts';
 import { type CommandContext, CommandUsageError, onEndSignal, pick, textOf } from './context.ts';
 import { placeOf } from './elements.ts';
-import { EXIT_CODES } from './exit-codes.ts';
+import { EXIT_CODES } from './output.ts';
 
 /** Interval between reads of an operation's progress. */
 const PROGRESS_MS = 250;

@@ -1,6 +1,6 @@
 import type { IssuedToken, ListedToken } from '../model/records.ts';
 import type { CommandContext } from './context.ts';
-import { EXIT_CODES } from './exit-codes.ts';
+import { EXIT_CODES } from './output.ts';
 
 export interface TokenFlags {
   readonly rights?: Readonly<Record<string, readonly string[]>>;

@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { FoundQueues } from '../model/records.ts';
 import { quote } from '../util/quote.ts';
 import { type CommandContext, CommandUsageError, onEndSignal, printable, tableOf } from './context.ts';
-import { EXIT_CODES } from './exit-codes.ts';
+import { EXIT_CODES } from './output.ts';
 
 /** The sort fields of the server, in the order in which the key `s` cycles through them. */
 const SORTS = ['depth', 'ready', 'scheduled', 'reserved', 'age', 'in', 'out', 'name'] as const;

@@ -3,7 +3,7 @@ import { ConnectionError, type Name, QuaysideError } from '../client/index.ts';
 import { pathOf } from '../client/quayside.ts';
 import type { Imported } from '../model/records.ts';
 import { type CommandContext, CommandUsageError, printableJson } from './context.ts';
-import { EXIT_CODES } from './exit-codes.ts';
+import { EXIT_CODES } from './output.ts';
 
 const NDJSON = 'application/x-ndjson';
 /** Maximum lines and bytes of one import request, which must arrive within a minute. */

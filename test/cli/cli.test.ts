@@ -12,7 +12,7 @@ import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import type { Command } from 'commander';
-import { EXIT_CODES } from '../../src/cli/exit-codes.ts';
+import { EXIT_CODES } from '../../src/cli/output.ts';
 import { commandTree, runProgram } from '../../src/cli/program.ts';
 import { needDebian } from '../support/debian.ts';
 import { freePort } from '../support/free-port.ts';
