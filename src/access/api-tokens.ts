@@ -16,7 +16,7 @@ import { LimitedUser } from './account.ts';
 import { loginLost, type User } from './user.ts';
 
 /** Rights by namespace, as for a user; null: all rights of the owner. */
-export type TokenRights = Readonly<Record<string, readonly Right[]>> | null;
+type TokenRights = Readonly<Record<string, readonly Right[]>> | null;
 
 /** The public part of a token, without the secret. */
 export interface TokenRecord {

@@ -9,7 +9,7 @@ import { Server } from './server.ts';
 import { hasConfiguredUsers, type NewAdministrator, usersFileOf } from './users.ts';
 
 /** The process's resources for {@link serve}. */
-export interface ServeIo {
+interface ServeIo {
   readonly loaded: LoadedConfig;
   /** Reloads the configuration. */
   readonly load: () => Promise<LoadedConfig>;

@@ -3,7 +3,7 @@ import { monotonic } from '../client/time.ts';
 import type { CommandContext } from './context.ts';
 import { EXIT_CODES } from './output.ts';
 
-export interface BenchFlags {
+interface BenchFlags {
   readonly count: number;
   readonly callers: number;
 }

@@ -15,7 +15,7 @@ import { EXIT_CODES } from './output.ts';
 /** Elements inserted concurrently. */
 const MAX_CONCURRENT_INSERTS = 1_000;
 
-export interface PutFlags {
+interface PutFlags {
   readonly type?: string;
   readonly delay?: number;
   readonly ttl?: number;
@@ -114,7 +114,7 @@ function readHeader(text: string): [string, string] {
   throw new CommandUsageError(`--header ${quote(text)} is not NAME=VALUE.`);
 }
 
-export interface TakeFlags {
+interface TakeFlags {
   readonly wait?: number;
   readonly group?: string;
   readonly lease?: number;
@@ -178,7 +178,7 @@ export async function commit(
   return EXIT_CODES.done;
 }
 
-export interface BrowseFlags {
+interface BrowseFlags {
   readonly state?: ElementState;
   readonly where?: string;
   readonly group?: string;

@@ -63,7 +63,7 @@ export async function dead(context: CommandContext, namespace: string | undefine
   return EXIT_CODES.done;
 }
 
-export interface BulkFlags {
+interface BulkFlags {
   readonly where?: string;
   readonly state?: ElementState;
   readonly group?: string;

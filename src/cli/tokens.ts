@@ -2,7 +2,7 @@ import type { IssuedToken, ListedToken } from '../model/records.ts';
 import type { CommandContext } from './context.ts';
 import { EXIT_CODES } from './output.ts';
 
-export interface TokenFlags {
+interface TokenFlags {
   readonly rights?: Readonly<Record<string, readonly string[]>>;
   /** ISO 8601. */
   readonly expires?: string;

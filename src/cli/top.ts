@@ -27,7 +27,7 @@ const ENTER = ['\r', '\n'];
 
 const KEYS = 'q quit   s sort   r reverse   / filter';
 
-export interface TopFlags {
+interface TopFlags {
   readonly sort: string;
   readonly filter?: string;
   readonly limit: number;

@@ -37,7 +37,7 @@ export interface DataCodec {
 }
 
 /** A body received from the server. `text` is null if the bytes are not UTF-8. */
-export interface ReceivedBody {
+interface ReceivedBody {
   readonly text: string | null;
   readonly bytes: Uint8Array;
   readonly contentType: string | null;

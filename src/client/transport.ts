@@ -248,7 +248,7 @@ function serverUrl(given: string | URL): URL {
 }
 
 /** Returns an environment variable; undefined in a browser. */
-export function environment(name: string): string | undefined {
+function environment(name: string): string | undefined {
   const { process } = globalThis as { process?: { env?: Record<string, string | undefined> } };
   return process?.env?.[name] || undefined;
 }

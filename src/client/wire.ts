@@ -23,7 +23,7 @@ export type SettleRequest = {
 } & SettleAction;
 
 /** The server's result of one settlement. */
-export interface SettleResponse {
+interface SettleResponse {
   readonly outcome: 'done' | 'dead-lettered' | 'not-found' | 'not-reserved' | 'lease-lost' | 'token-required';
   /** For an extension: the new end of the lease. */
   readonly until?: string;

@@ -69,7 +69,7 @@ export interface Delivery extends ElementContent {
 }
 
 /** A reservation of one delivery. */
-export interface Lease {
+interface Lease {
   /**
    * 128 random bits, new at every reservation, so that the token of an earlier one does not settle it. At most 32
    * URL-safe characters.

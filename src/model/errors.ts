@@ -76,7 +76,7 @@ export function isRetryable(code: ErrorCode): boolean {
 }
 
 /** Structured details that a front end may include. Never a secret, never a body. */
-export interface ErrorDetails {
+interface ErrorDetails {
   /** The invalid parameter, header or field. */
   readonly parameter?: string;
   /** When a retry makes sense, in milliseconds from now. */

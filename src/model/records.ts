@@ -535,7 +535,7 @@ export type ExchangeTrial = Static<typeof ExchangeTrial>;
 // Bulk operations
 
 /** What a bulk operation does to each element that matches; `migrate` moves a whole namespace to another engine. */
-export const ACTIONS = [
+const ACTIONS = [
   'count',
   'delete',
   'move',
@@ -552,9 +552,9 @@ export const OPERATION_STATES = ['running', 'done', 'cancelled', 'failed'] as co
 export type OperationState = (typeof OPERATION_STATES)[number];
 
 /** Maximum ids of one operation: as many as one engine call can look up. */
-export const MAX_IDS = 1_000;
+const MAX_IDS = 1_000;
 /** Elements per second. */
-export const MAX_RATE = 1_000_000;
+const MAX_RATE = 1_000_000;
 
 const MAX_LIMIT = 1_000_000_000;
 

@@ -1,6 +1,6 @@
 import type { CancelTimer, Clock } from './clock.ts';
 
-export interface ConcurrencyLimitOptions {
+interface ConcurrencyLimitOptions {
   /** Maximum running work of one key, in units of `size`. */
   readonly perKey: number;
   /** Maximum running work of all keys; unlimited by default. */

@@ -11,7 +11,7 @@ const OPTIONAL = Symbol('optional');
 const REFINEMENT = Symbol('refinement');
 
 /** What the keywords of a schema cannot express about its values. OpenAPI does not contain it. */
-export interface Refinement<T> {
+interface Refinement<T> {
   /** Describes what is allowed, to continue "must be". Not given: see {@link allowedText}. */
   readonly allowed?: string;
   /**
