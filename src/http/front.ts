@@ -20,8 +20,7 @@ import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
 import { HttpResponse } from './response.ts';
-import { constantLines, INERT_HEADERS, type Route, type RouteMatch } from './route.ts';
-import { Router } from './router.ts';
+import { constantLines, INERT_HEADERS, type Route, type RouteMatch, Router } from './route.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
 const HSTS = constantLines({ 'strict-transport-security': 'max-age=31536000' });

@@ -24,8 +24,7 @@ import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
 import { HttpRequest, isUnreadable, markUnreadable, OWN_TIME_LIMIT, requestTimeout } from './request.ts';
 import { HttpResponse } from './response.ts';
-import { headerLines, METHODS, type Method, type Route } from './route.ts';
-import type { Router } from './router.ts';
+import { headerLines, METHODS, type Method, type Route, type Router } from './route.ts';
 import { routeTable } from './routes/table.ts';
 
 /**
