@@ -97,6 +97,11 @@ describe('A listing in pages', () => {
       for (const tree of trees) {
         assert.ok(tree.flatMap(({ children }) => children).length <= limit, 'children count, folders do not');
       }
+      const folders = new Set<string>();
+      for (const { key, children } of trees.flat()) {
+        assert.ok(children.length > 0 || !folders.has(key), `${key} is listed again, without queues`);
+        folders.add(key);
+      }
     }
   });
 

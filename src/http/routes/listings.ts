@@ -150,9 +150,12 @@ async function queuePage(
   const { items: shown, headers } = pageOf(queues, query, (position) => cursorOf(call, position));
   const isCut = shown.length < queues.length;
   const last = shown.at(-1)?.namespace;
-  const folders = isCut && last !== undefined ? remaining.slice(0, remaining.indexOf(last) + 1) : remaining;
+  const end = isCut && last !== undefined ? remaining.indexOf(last) + 1 : remaining.length;
+  // If the page before ended with the last queue of a namespace, its folder was on that page.
+  const start = after !== null && known[0]?.length === 0 ? 1 : 0;
+  const folders = remaining.slice(start, end);
   const byNamespace = Map.groupBy(shown, ({ namespace }) => namespace);
-  const available = folders.filter((_, i) => known[i] !== null);
+  const available = folders.filter((_, i) => known[start + i] !== null);
   const read = await readEach(available, (namespace) => readRecords(byNamespace.get(namespace) ?? []));
   const records = new Map(available.map(({ name }, i) => [name, read[i] ?? null]));
   return { items: folders.map(({ name }) => ({ name, items: records.get(name) ?? null })), headers };
