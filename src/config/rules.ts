@@ -1,7 +1,7 @@
 import { resolve } from 'node:path';
 import { QuaysideError } from '../model/errors.ts';
 import { checkGroup, checkName } from '../model/names.ts';
-import { maskUrl } from '../util/mask.ts';
+import { hasRawUserInfo, maskUrl } from '../util/mask.ts';
 import { conflictOf } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
 import { type Path, type Report, withoutPeriod } from './errors.ts';
@@ -35,6 +35,7 @@ export function checkRules(config: Config, report: Report): void {
   for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, report);
   for (const id of Object.keys(config.exchanges))
     attempt(() => checkName('exchange', id), ['exchanges', id], 'Choose another id', report);
+  if (config.tracing !== undefined) checkTracing(config.tracing, report);
   checkSharedEngines(config.namespaces, report);
   checkSharedFiles(config, report);
 }
@@ -227,6 +228,68 @@ function checkSharedFiles({ namespaces, dataDir }: Config, report: Report): void
       `names the file of namespace ${other.name} by another URL`,
       `Write ${maskUrl(other.url)}, so that both share one engine, or name another file`,
     );
+  }
+}
+
+/** Headers that belong to the connection: `fetch` ignores `Host`, and fails with others. */
+const OF_CONNECTION: ReadonlySet<string> = new Set([
+  'host',
+  'content-length',
+  'expect',
+  'keep-alive',
+  'transfer-encoding',
+  'upgrade',
+]);
+
+/** Checks what would make every request to the collector of traces fail. */
+function checkTracing({ otlp, headers }: NonNullable<Config['tracing']>, report: Report): void {
+  if (!isUrl(otlp)) {
+    report(
+      ['tracing', 'otlp'],
+      'is not a URL',
+      'Write it as http://localhost:4318, and percent-encode a password',
+    );
+  }
+  for (const [name, value] of Object.entries(headers)) {
+    const path = ['tracing', 'headers', name];
+    if (OF_CONNECTION.has(name.toLowerCase())) {
+      report(
+        path,
+        'is a header that the server sets itself',
+        'Leave it out; the address of the collector is tracing.otlp',
+      );
+    } else if (!isHeader(name, value)) {
+      report(
+        path,
+        'is no header that can be sent',
+        'Use letters, digits and - in its name, and no control characters in its value',
+      );
+    }
+  }
+}
+
+/** Whether a URL can be parsed, and its user and password can be decoded. */
+function isUrl(text: string): boolean {
+  const url = hasRawUserInfo(text) ? null : URL.parse(text);
+  if (url === null) return false;
+  try {
+    decodeURIComponent(url.username);
+    decodeURIComponent(url.password);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function isHeader(name: string, value: string): boolean {
+  // An `import` of this module would read all of its exports, which takes as long as a fifteenth of a start.
+  const { validateHeaderName, validateHeaderValue } = process.getBuiltinModule('node:http');
+  try {
+    validateHeaderName(name);
+    validateHeaderValue(name, value);
+    return true;
+  } catch {
+    return false;
   }
 }
 

@@ -393,6 +393,30 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       /^is 1, the port of http as well$/,
     ],
     [
+      'a collector that is no URL',
+      'tracing: { otlp: "http://u:CANARY/@x" }',
+      'tracing.otlp',
+      /^is not a URL$/,
+    ],
+    [
+      'a password of the collector that is not percent-encoded',
+      'tracing: { otlp: "http://u:%zzCANARY@x" }',
+      'tracing.otlp',
+      /^is not a URL$/,
+    ],
+    [
+      'a header for the collector that cannot be sent',
+      'tracing: { otlp: "http://x", headers: { "x token": CANARY } }',
+      'tracing.headers["x token"]',
+      /^is no header that can be sent$/,
+    ],
+    [
+      'a header for the collector that belongs to the connection',
+      'tracing: { otlp: "http://x", headers: { Host: CANARY } }',
+      'tracing.headers.Host',
+      /^is a header that the server sets itself$/,
+    ],
+    [
       'one SQLite file under two URLs',
       'namespaces: { N: { url: "sqlite:a/N.db" }, M: { url: "sqlite:a/../a/./N.db" } }',
       'namespaces.M.url',
