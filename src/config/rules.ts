@@ -216,18 +216,24 @@ function checkSharedEngines(namespaces: Config['namespaces'], report: Report): v
 
 /** Rejects two URLs of one file: otherwise the second engine would report that another process has it open. */
 function checkSharedFiles({ namespaces, dataDir }: Config, report: Report): void {
-  const first = new Map<string, { readonly name: string; readonly url: string }>();
-  for (const [name, { url }] of Object.entries(namespaces)) {
-    if (!isSqlite(url) || url === 'sqlite::memory:') continue;
+  const first = new Map<string, { readonly owner: string; readonly url: string }>();
+  const check = (owner: string, url: string, path: Path): void => {
+    if (!isSqlite(url) || url === 'sqlite::memory:') return;
     const file = resolve(dataDir, url.slice('sqlite:'.length));
-    const other = first.get(file) ?? { name, url };
+    const other = first.get(file) ?? { owner, url };
     first.set(file, other);
-    if (url === other.url) continue;
+    if (url === other.url) return;
     report(
-      ['namespaces', name, 'url'],
-      `names the file of namespace ${other.name} by another URL`,
+      path,
+      `names the file of ${other.owner} by another URL`,
       `Write ${maskUrl(other.url)}, so that both share one engine, or name another file`,
     );
+  };
+  const entries = Object.entries(namespaces);
+  for (const [name, { url }] of entries) check(`namespace ${name}`, url, ['namespaces', name, 'url']);
+  for (const [name, { stats }] of entries) {
+    if (stats?.url === undefined) continue;
+    check(`the statistics of namespace ${name}`, stats.url, ['namespaces', name, 'stats', 'url']);
   }
 }
 

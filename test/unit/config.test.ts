@@ -422,6 +422,12 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       'namespaces.M.url',
       /^names the file of namespace N by another URL$/,
     ],
+    [
+      'statistics in the SQLite file of a namespace under another URL',
+      'namespaces: { N: { url: "sqlite:N.db", stats: { url: "sqlite:./N.db" } } }',
+      'namespaces.N.stats.url',
+      /^names the file of namespace N by another URL$/,
+    ],
   ];
   for (const [why, text, path, problem] of cases) {
     it(why, async () => {
