@@ -535,17 +535,7 @@ export type ExchangeTrial = Static<typeof ExchangeTrial>;
 // Bulk operations
 
 /** What a bulk operation does to each element that matches; `migrate` moves a whole namespace to another engine. */
-const ACTIONS = [
-  'count',
-  'delete',
-  'move',
-  'copy',
-  'redrive',
-  'release',
-  'delay',
-  'set',
-  'migrate',
-] as const;
+const ACTIONS = ['count', 'delete', 'move', 'copy', 'redrive', 'release', 'delay', 'set', 'migrate'] as const;
 export type Action = (typeof ACTIONS)[number];
 
 export const OPERATION_STATES = ['running', 'done', 'cancelled', 'failed'] as const;
