@@ -28,7 +28,7 @@ import { ratesAt } from '../remote/series.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
 import { Card } from '../ui/card.tsx';
-import { Charts, RangeChoice } from '../ui/history-charts.tsx';
+import { Charts, RangeChoice } from '../ui/charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { MissingNodes, nodeName } from '../ui/nodes.tsx';
