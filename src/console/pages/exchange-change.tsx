@@ -2,8 +2,7 @@ import type { ExchangeDeclaration } from '../../model/records.ts';
 import { count, several } from '../format.ts';
 import { type ComparedElement, compareOn, mistakeIn, samplesOf } from '../remote/dry-runs.ts';
 import { useResource } from '../remote/resource.ts';
-import { Dialog } from '../ui/dialog.tsx';
-import { DialogFoot } from '../ui/form.tsx';
+import { Dialog, DialogFoot } from '../ui/dialog.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { Loaded } from '../ui/states.tsx';
 

@@ -5,7 +5,7 @@ import { useGet, useResource } from '../remote/resource.ts';
 import { namespaces, RIGHT_NAMES, session, signOut } from '../session.ts';
 import { Button } from '../ui/button.tsx';
 import { Card } from '../ui/card.tsx';
-import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
+import { ConfirmDialog } from '../ui/dialog.tsx';
 import { FilterField, filterOfPage } from '../ui/filter-field.tsx';
 import { onData } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';

@@ -49,3 +49,67 @@ export function Dialog({
     </dialog>
   );
 }
+
+/** The buttons of a dialog: one cancels, and one submits its form, or calls `onConfirm` if that is given. */
+export function DialogFoot({
+  isDanger = false,
+  isDisabled = false,
+  mayCancel = true,
+  onCancel,
+  onConfirm,
+  children,
+}: {
+  readonly isDanger?: boolean;
+  readonly isDisabled?: boolean;
+  readonly mayCancel?: boolean;
+  readonly onCancel: () => void;
+  readonly onConfirm?: () => void;
+  /** The text of the button that submits. */
+  readonly children: ComponentChildren;
+}) {
+  return (
+    <div class="foot">
+      <Button disabled={!mayCancel} onClick={onCancel}>
+        Cancel
+      </Button>
+      <button
+        type={onConfirm === undefined ? 'submit' : 'button'}
+        class={isDanger ? 'primary danger' : 'primary'}
+        disabled={isDisabled}
+        onClick={onConfirm}
+      >
+        {children}
+      </button>
+    </div>
+  );
+}
+
+/** Asks before an action that cannot be undone. */
+export function ConfirmDialog({
+  title,
+  action,
+  isDisabled = false,
+  onConfirm,
+  onClose,
+  children,
+}: {
+  readonly title: string;
+  /** The text of the button. */
+  readonly action: string;
+  readonly isDisabled?: boolean;
+  readonly onConfirm: () => void;
+  readonly onClose: () => void;
+  /** What the action does. */
+  readonly children: ComponentChildren;
+}) {
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <div class="body">
+        {children}
+        <DialogFoot isDanger isDisabled={isDisabled} onCancel={onClose} onConfirm={onConfirm}>
+          {action}
+        </DialogFoot>
+      </div>
+    </Dialog>
+  );
+}

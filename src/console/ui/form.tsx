@@ -2,7 +2,6 @@ import { useSignal } from '@preact/signals';
 import type { ComponentChildren, TargetedEvent } from 'preact';
 import { useId } from 'preact/hooks';
 import type { QueueNamed } from '../api.ts';
-import { Button } from './button.tsx';
 
 /** A labelled field of a form. */
 export function Field({
@@ -108,40 +107,6 @@ export function QueueFields({
         {suggestions.length > 0 && <Suggestions id={id} words={suggestions} />}
       </Field>
     </>
-  );
-}
-
-/** The buttons of a dialog: one cancels, and one submits its form, or calls `onConfirm` if that is given. */
-export function DialogFoot({
-  isDanger = false,
-  isDisabled = false,
-  mayCancel = true,
-  onCancel,
-  onConfirm,
-  children,
-}: {
-  readonly isDanger?: boolean;
-  readonly isDisabled?: boolean;
-  readonly mayCancel?: boolean;
-  readonly onCancel: () => void;
-  readonly onConfirm?: () => void;
-  /** The text of the button that submits. */
-  readonly children: ComponentChildren;
-}) {
-  return (
-    <div class="foot">
-      <Button disabled={!mayCancel} onClick={onCancel}>
-        Cancel
-      </Button>
-      <button
-        type={onConfirm === undefined ? 'submit' : 'button'}
-        class={isDanger ? 'primary danger' : 'primary'}
-        disabled={isDisabled}
-        onClick={onConfirm}
-      >
-        {children}
-      </button>
-    </div>
   );
 }
 

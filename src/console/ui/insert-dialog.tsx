@@ -5,8 +5,8 @@ import { named } from '../format.ts';
 import { toByteString } from '../remote/elements.ts';
 import { useGet } from '../remote/resource.ts';
 import { may } from '../session.ts';
-import { Dialog } from './dialog.tsx';
-import { DialogFoot, Field, onData, Suggestions, useWork } from './form.tsx';
+import { Dialog, DialogFoot } from './dialog.tsx';
+import { Field, onData, Suggestions, useWork } from './form.tsx';
 import { Failure } from './states.tsx';
 import { say } from './toasts.tsx';
 
