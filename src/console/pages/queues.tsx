@@ -1,20 +1,91 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import type { FoundQueue, FoundQueues } from '../../model/records.ts';
-import { BASE, call, messageOf, queuePath } from '../api.ts';
-import { count, several } from '../format.ts';
-import { findQueues, PAGE_SIZE, QUALIFIERS, searchOf, withLatest } from '../remote/found-queues.ts';
-import { connection, keyOf, version } from '../remote/live.ts';
+import { BASE, call, get, messageOf, queuePath } from '../api.ts';
+import { count, duration, rate, several, shortCount } from '../format.ts';
+import { queueColumns, savedViews } from '../preferences.ts';
+import { clock, connection, keyOf, queues, readyForMs, samples, version } from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
+import { type DepthSample, KEPT_MS } from '../remote/series.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces, session } from '../session.ts';
 import { Button } from '../ui/button.tsx';
 import { FilterField } from '../ui/filter-field.tsx';
-import { Empty, Failure, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
-import { RowTable } from '../ui/table.tsx';
+import { onData } from '../ui/form.tsx';
+import { Menu } from '../ui/menu.tsx';
+import { Badge, Empty, Failure, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
+import { RowTable, type TableColumn } from '../ui/table.tsx';
 import { act } from '../ui/toasts.tsx';
-import { ColumnChoice, chosenColumns } from './queue-columns.tsx';
-import { SavedViews } from './queue-views.tsx';
+
+/** Filter and order of a list of queues. `sort` with a leading `-` is descending. */
+interface QueueSearch {
+  readonly filter: string;
+  readonly sort: string;
+  /** From 1. */
+  readonly page: number;
+}
+
+const PAGE_SIZE = 100;
+/** The server's maximum `offset` is a million. */
+const MAX_PAGE = 10_001;
+
+const SORTS: readonly string[] = ['name', 'ready', 'scheduled', 'reserved', 'depth', 'age', 'in', 'out'];
+
+/** Suggestions for the field of the filter. */
+const QUALIFIERS = [
+  'ns:N',
+  'ready:>0',
+  'depth:>1000',
+  'scheduled:>0',
+  'reserved:>0',
+  'age:>60',
+  'in:>1',
+  'out:0',
+  'paused',
+  'running',
+] as const;
+
+/** Parses the query of an address. Invalid members are ignored. */
+function searchOf(query: URLSearchParams): QueueSearch {
+  const sort = query.get('sort') ?? '';
+  const page = Number(query.get('page'));
+  return {
+    filter: query.get('filter') ?? '',
+    sort: SORTS.includes(sort.replace(/^-/, '')) ? sort : 'name',
+    page: Number.isInteger(page) && page >= 1 && page <= MAX_PAGE ? page : 1,
+  };
+}
+
+function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSignal): Promise<FoundQueues> {
+  const isDown = sort.startsWith('-');
+  const query = {
+    filter,
+    sort: isDown ? sort.slice(1) : sort,
+    order: isDown ? 'desc' : 'asc',
+    limit: PAGE_SIZE,
+    offset: (page - 1) * PAGE_SIZE,
+  };
+  return get<FoundQueues>('queues', { query, signal });
+}
+
+/** The listed queues that the stream has sent. */
+const followed = new WeakSet<FoundQueue>();
+
+/**
+ * Returns the rows of a list in their order, with the latest data of each queue: from the stream if it is live,
+ * otherwise from the last read. Deleted queues are left out; a new queue that the stream has not sent yet stays.
+ */
+function withLatest(listed: readonly FoundQueue[], latest: readonly FoundQueue[]): readonly FoundQueue[] {
+  const isLive = connection.value === 'live';
+  const read = new Map(latest.map((one) => [keyOf(one), one]));
+  return listed.flatMap((one) => {
+    const key = keyOf(one);
+    const picture = isLive ? queues.get(key) : undefined;
+    if (isLive && picture === undefined && followed.has(one)) return [];
+    if (picture !== undefined) followed.add(one);
+    return [{ ...one, ...read.get(key), ...picture }];
+  });
+}
 
 /** How often the list is read again for its order and rates. Other changes of a row arrive as events. */
 const READ_EVERY_MS = 10_000;
@@ -253,5 +324,177 @@ function SelectionBar({
         Select none
       </Button>
     </section>
+  );
+}
+
+/** Saved filters and sort orders of the list of queues. */
+function SavedViews() {
+  const save = onData((data, form) => {
+    const name = String(data.get('name')).trim();
+    if (name === '') return;
+    const others = savedViews.value.filter((view) => view.name !== name);
+    savedViews.value = [...others, { name, query: address.peek().query.toString() }];
+    form.reset();
+  });
+  return (
+    <Menu title="Saved views" icon="bookmark" label="Views">
+      {savedViews.value.map(({ name, query }) => (
+        <div key={name} class="row saved">
+          <a href={`${href(['queues'])}?${query}`}>{name}</a>
+          <Button
+            icon="close"
+            class="square"
+            aria-label={`Remove view ${name}`}
+            onClick={() => (savedViews.value = savedViews.value.filter((view) => view.name !== name))}
+          />
+        </div>
+      ))}
+      <form class="row save" onSubmit={save}>
+        <input name="name" placeholder="Name of this view" aria-label="Name of this view" maxLength={60} />
+        <button type="submit">Save</button>
+      </form>
+    </Menu>
+  );
+}
+
+/** The default columns fit a window of 1024 pixels. */
+const NUMBER = { isNumber: true, isSortable: true, width: 'minmax(4.5rem, 0.6fr)' } as const;
+
+/** The columns of the list of queues. The ids of sortable columns are the server's `sort` values. */
+const COLUMNS: readonly TableColumn<FoundQueue>[] = [
+  {
+    id: 'name',
+    title: 'Queue',
+    isSortable: true,
+    width: 'minmax(8.25rem, 3fr)',
+    cell: ({ ns, queue, paused }) => (
+      <span class="name">
+        <a href={queueHref(ns, queue)} title={queue}>
+          {queue}
+        </a>
+        <small class="muted narrow-only">{ns}</small>
+        {paused && (
+          <Badge level="warn" icon="paused" title="Paused">
+            Paused
+          </Badge>
+        )}
+      </span>
+    ),
+  },
+  { id: 'ns', title: 'Namespace', isMinor: true, width: 'minmax(6.25rem, 1fr)', cell: ({ ns }) => ns },
+  { ...NUMBER, id: 'ready', title: 'Ready', cell: ({ size }) => shortCount(size) },
+  {
+    ...NUMBER,
+    isMinor: true,
+    id: 'scheduled',
+    title: 'Scheduled',
+    width: 'minmax(6.25rem, 0.6fr)',
+    cell: ({ schedSize }) => shortCount(schedSize),
+  },
+  {
+    ...NUMBER,
+    isMinor: true,
+    id: 'reserved',
+    title: 'Reserved',
+    width: 'minmax(6rem, 0.6fr)',
+    cell: ({ resvSize }) => shortCount(resvSize),
+  },
+  { ...NUMBER, isMinor: true, id: 'depth', title: 'Depth', cell: ({ totalSize }) => shortCount(totalSize) },
+  {
+    ...NUMBER,
+    id: 'age',
+    title: 'Oldest ready',
+    width: 'minmax(7rem, 0.6fr)',
+    cell: (queue) => <Age queue={queue} />,
+  },
+  {
+    ...NUMBER,
+    isMinor: true,
+    id: 'in',
+    title: 'In/s',
+    width: 'minmax(4rem, 0.6fr)',
+    cell: ({ insert }) => rate(insert),
+  },
+  {
+    ...NUMBER,
+    isMinor: true,
+    id: 'out',
+    title: 'Out/s',
+    width: 'minmax(4.25rem, 0.6fr)',
+    cell: ({ take }) => rate(take),
+  },
+  {
+    id: 'trend',
+    title: 'Depth, 5 min',
+    isMinor: true,
+    width: 'minmax(7.25rem, 0.8fr)',
+    cell: (queue) => <Trend queue={queue} />,
+  },
+];
+
+const ALWAYS: ReadonlySet<string> = new Set(['name', 'ns']);
+
+function Age({ queue }: { readonly queue: FoundQueue }) {
+  const age = readyForMs(queue, clock.value);
+  return <>{age === null ? '–' : duration(age)}</>;
+}
+
+/** A separate component, so that the clock does not render the whole table each second. */
+function Trend({ queue }: { readonly queue: FoundQueue }) {
+  const queueSamples = samples.get(keyOf(queue));
+  return <Spark samples={queueSamples} now={queueSamples === undefined ? 0 : clock.value} />;
+}
+
+/** The columns that the user has chosen. */
+function chosenColumns(): readonly TableColumn<FoundQueue>[] {
+  return COLUMNS.filter(({ id }) => ALWAYS.has(id) || queueColumns.value.includes(id));
+}
+
+function ColumnChoice() {
+  return (
+    <Menu title="Columns" icon="columns" label="Columns">
+      {COLUMNS.filter(({ id }) => !ALWAYS.has(id)).map(({ id, title }) => (
+        <label key={id}>
+          <input
+            type="checkbox"
+            checked={queueColumns.value.includes(id)}
+            onChange={() => {
+              const shown = queueColumns.value;
+              queueColumns.value = shown.includes(id) ? shown.filter((one) => one !== id) : [...shown, id];
+            }}
+          />
+          {title}
+        </label>
+      ))}
+    </Menu>
+  );
+}
+
+const WIDTH = 96;
+const HEIGHT = 20;
+
+/** The depth of a queue while this page was open, as a small chart. A cell next to it shows the number. */
+function Spark({
+  samples,
+  now,
+}: {
+  readonly samples: readonly DepthSample[] | undefined;
+  readonly now: number;
+}) {
+  if (samples === undefined || samples.length < 2) return <span class="spark-rest" />;
+  const from = Math.max(samples[0]?.at ?? now, now - KEPT_MS);
+  const span = Math.max(1, now - from);
+  const top = Math.max(1, ...samples.map(({ size }) => size));
+  const x = (at: number): string => ((Math.max(0, at - from) / span) * WIDTH).toFixed(1);
+  const y = (size: number): string => (HEIGHT - 1.5 - (size / top) * (HEIGHT - 3)).toFixed(1);
+  const steps = samples.map(({ at, size }, i) => {
+    const before = samples[i - 1];
+    return before === undefined ? `M${x(at)} ${y(size)}` : `L${x(at)} ${y(before.size)}L${x(at)} ${y(size)}`;
+  });
+  const last = samples.at(-1);
+  return (
+    <svg class="spark" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
+      <path d={`${steps.join('')}L${WIDTH} ${y(last?.size ?? 0)}`} />
+    </svg>
   );
 }
