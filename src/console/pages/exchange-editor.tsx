@@ -1,30 +1,37 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import type { ExchangeDeclaration } from '../../model/records.ts';
+import { count, several } from '../format.ts';
 import {
+  type ComparedElement,
+  compareOn,
   mistakeIn,
   mistakesIn,
   type SelectorMistake,
   samplesOf,
+  saveExchange,
+  seenPayload,
   selectorMistake,
   type TriedElement,
   tryOn,
-} from '../remote/dry-runs.ts';
-import { saveExchange } from '../remote/exchanges.ts';
+} from '../remote/exchanges.ts';
+import { useResource } from '../remote/resource.ts';
 import { go, href } from '../route.ts';
 import { may, namespaces, targetNamespaces } from '../session.ts';
 import { after } from '../timers.ts';
 import { Button } from '../ui/button.tsx';
 import { Card } from '../ui/card.tsx';
+import { Dialog, DialogFoot } from '../ui/dialog.tsx';
 import { Field, QueueFields, useWork } from '../ui/form.tsx';
+import { PlainTable } from '../ui/plain-table.tsx';
 import { SelectorField } from '../ui/selector-field.tsx';
-import { Failure, NeedsRight } from '../ui/states.tsx';
+import { Badge, Failure, Loaded, NeedsRight } from '../ui/states.tsx';
 import { say } from '../ui/toasts.tsx';
-import { DryRunTable } from './dry-run-table.tsx';
-import { ExchangeChange } from './exchange-change.tsx';
 import type { PageProps } from './page.tsx';
 
-const SAMPLES = 5;
+/** Elements of the source in a dry run, and in the comparison before a change is saved. */
+const TRIED = 5;
+const COMPARED = 20;
 /** How long after the last key a selector is checked: an unfinished one would be a mistake. */
 const TYPING_PAUSE_MS = 500;
 
@@ -118,7 +125,7 @@ export function ExchangeEditor({
     });
   const test = (): Promise<void> =>
     work(async () => {
-      tried.value = await tryOn(name.value, clean(edited.value), await samplesOf(src, SAMPLES));
+      tried.value = await tryOn(name.value, clean(edited.value), await samplesOf(src, TRIED));
       mistakes.value = mistakesIn(tried.value);
     });
   const save = (): Promise<void> =>
@@ -269,4 +276,150 @@ function clean({ src, dst, consumer }: ExchangeDeclaration): ExchangeDeclaration
     })),
     consumer,
   };
+}
+
+/** What a selector wrote with `console.log`. */
+function LogLines({ lines }: { readonly lines: readonly string[] }) {
+  return (
+    <>
+      {lines.map((line, i) => (
+        <div key={i} class="mono muted selector">
+          <bdi>{line}</bdi>
+        </div>
+      ))}
+    </>
+  );
+}
+
+/** The results of a dry run with elements of the source. */
+function DryRunTable({ rows }: { readonly rows: readonly TriedElement[] }) {
+  return (
+    <section class="card" aria-label="Dry run" aria-live="polite">
+      <header>
+        <h2>Results for the first elements of the source</h2>
+      </header>
+      {rows.length === 0 ? (
+        <p class="body muted">The source has no elements with a text body now.</p>
+      ) : (
+        <table class="plain">
+          <tbody>
+            {rows.map(({ id, result: { saw, dst, strays_to, overrun, logs } }) => (
+              <tr key={id}>
+                <td>
+                  <span class="mono">{id}</span>
+                  <div class="muted">seen as {seenPayload(saw)}</div>
+                </td>
+                <td>
+                  {dst.map(({ q, accepted, error, logs: ofSelector }, i) => (
+                    <div key={i}>
+                      <Badge level={error !== null ? 'bad' : accepted ? 'good' : 'plain'}>
+                        {accepted ? 'goes to' : 'not to'}
+                      </Badge>{' '}
+                      {q} {error !== null && <span class="operation-error">{error}</span>}
+                      <LogLines lines={ofSelector} />
+                    </div>
+                  ))}
+                  {strays_to !== null && <div class="muted">no destination accepts it: to {strays_to}</div>}
+                  {overrun !== null && <div class="operation-error">{overrun}</div>}
+                  <LogLines lines={logs} />
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+    </section>
+  );
+}
+
+/** Shows, before a change of an exchange is saved, what it would do differently with elements of its source. */
+function ExchangeChange({
+  id,
+  present,
+  changed,
+  onSave,
+  onMistake,
+  onClose,
+}: {
+  readonly id: string;
+  readonly present: ExchangeDeclaration;
+  readonly changed: ExchangeDeclaration;
+  readonly onSave: () => void;
+  /** Called if a selector has a mistake, so that the change cannot be compared or saved. */
+  readonly onMistake: (error: unknown) => void;
+  readonly onClose: () => void;
+}) {
+  const hasOtherSource = present.src.ns !== changed.src.ns || present.src.queue !== changed.src.queue;
+  const compared = useResource(id, async () => {
+    try {
+      return await compareOn(id, changed, await samplesOf(changed.src, COMPARED));
+    } catch (error) {
+      if (mistakeIn(error) !== null) onMistake(error);
+      throw error;
+    }
+  });
+  return (
+    <Dialog title={`Change ${id}`} onClose={onClose} wide>
+      <div class="body stack">
+        {hasOtherSource && (
+          <p>
+            The source changes from {present.src.queue} to {changed.src.queue}. Elements of{' '}
+            {present.src.queue} stay there.
+          </p>
+        )}
+        <Loaded from={compared} what="Testing both with elements of the source">
+          {(all) => <Differences compared={all} />}
+        </Loaded>
+        <DialogFoot isDisabled={compared.isLoading} onCancel={onClose} onConfirm={onSave}>
+          Save the change of {id}
+        </DialogFoot>
+      </div>
+    </Dialog>
+  );
+}
+
+function Differences({ compared }: { readonly compared: readonly ComparedElement[] }) {
+  if (compared.length === 0) return <p class="muted">The source has no elements with a text body now.</p>;
+  const different = compared.filter(({ difference }) => difference !== 'same');
+  const elsewhere = different.filter(({ difference }) => difference === 'elsewhere').length;
+  const otherwise = different.length - elsewhere;
+  return (
+    <>
+      <p role="status">
+        Of the first {several(compared.length, 'element')} of the source, <b>{count(elsewhere)}</b> would go
+        elsewhere
+        {otherwise > 0 && `, ${count(otherwise)} would be stored with other content`}, and{' '}
+        {count(compared.length - different.length)} would go as before.
+      </p>
+      {different.length > 0 && (
+        <PlainTable
+          label="Elements that would go differently"
+          isLow
+          rows={different}
+          keyOf={({ id }) => id}
+          columns={[
+            { title: 'Element', className: 'mono', cell: ({ id }) => id },
+            { title: 'Now', cell: ({ before }) => <Places names={before} /> },
+            { title: 'After the change', cell: ({ after }) => <Places names={after} /> },
+            {
+              title: 'Difference',
+              cell: ({ difference }) => (difference === 'elsewhere' ? 'goes elsewhere' : 'other content'),
+            },
+          ]}
+        />
+      )}
+    </>
+  );
+}
+
+function Places({ names }: { readonly names: readonly string[] }) {
+  return (
+    <>
+      {names.map((name, i) => (
+        <div key={i}>
+          <bdi>{name}</bdi>
+        </div>
+      ))}
+    </>
+  );
 }

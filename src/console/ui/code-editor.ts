@@ -11,7 +11,7 @@ import {
 } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
 import { parser } from '@lezer/javascript';
-import type { SelectorProblem } from '../remote/dry-runs.ts';
+import type { SelectorProblem } from '../remote/exchanges.ts';
 
 export interface CodeEditor {
   /** Replaces the text, unless it is equal. */

@@ -1,6 +1,6 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useId, useLayoutEffect, useRef } from 'preact/hooks';
-import type { SelectorProblem } from '../remote/dry-runs.ts';
+import type { SelectorProblem } from '../remote/exchanges.ts';
 import type { CodeEditor } from './code-editor.ts';
 
 const PLACEHOLDER = 'env => env.msg.payload.amount > 100';
