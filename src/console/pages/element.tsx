@@ -16,7 +16,6 @@ import {
 import { alarms, clock, keyOf, queues, version } from '../remote/live.ts';
 import { ACTION_NAMES, actionsOn, type BulkAction } from '../remote/operations.ts';
 import { useResource } from '../remote/resource.ts';
-import { firstIdOf } from '../remote/watched.ts';
 import { elementHref, go, href, queueHref } from '../route.ts';
 import { may, session } from '../session.ts';
 import { BodyView, decode } from '../ui/body-view.tsx';
@@ -31,6 +30,7 @@ import { QueueLink } from '../ui/queue-link.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 import { ACTION_ICONS, StateBadge } from './element-list.tsx';
+import { firstIdOf } from './watched-element.tsx';
 
 type KnownElement = BrowsedElement & {
   /** Null: the user may not see it. */
