@@ -1,10 +1,9 @@
 import { useComputed, useSignal } from '@preact/signals';
 import type { QueueRecord } from '../../model/records.ts';
-import { ApiError, call, type QueueNamed, queuePath } from '../api.ts';
+import { ApiError, call, dotSegmentIn, type QueueNamed, queuePath, urlOf } from '../api.ts';
 import { count, named, several } from '../format.ts';
 import { connection, keyOf, notePaused, queues, version } from '../remote/live.ts';
 import { useGet } from '../remote/resource.ts';
-import { exportUrl } from '../remote/transfer.ts';
 import { address, go, href } from '../route.ts';
 import { may, session } from '../session.ts';
 import { Button } from '../ui/button.tsx';
@@ -154,6 +153,12 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
       )}
     </div>
   );
+}
+
+/** Returns the URL of a queue's export as NDJSON; null if browsers cannot request the queue's name. */
+function exportUrl(of: QueueNamed): string | null {
+  const where = queuePath(of, 'export');
+  return dotSegmentIn(where) === undefined ? urlOf(where).href : null;
 }
 
 /** An export contains bodies. */
