@@ -146,6 +146,6 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a count continues although its dialog was closed before the server responded',
     suite: 'console in a browser',
-    edits: edit('console/remote/operations.ts', 'if (signal.aborted) return cancel();', ''),
+    edits: edit('console/ui/operation-dialog.tsx', 'if (signal.aborted) return cancel();', ''),
   },
 ];

@@ -6,14 +6,13 @@ import { get, isTemporary, type QueueNamed, queuePath } from '../api.ts';
 import { bytes, count, named, several } from '../format.ts';
 import { type ListFilter, listElements, selectorOf } from '../remote/elements.ts';
 import { delayStream, keyOf, queues, version } from '../remote/live.ts';
-import { ACTION_NAMES, actionsOn, type BulkAction } from '../remote/operations.ts';
 import { useReconnect } from '../remote/resource.ts';
 import { address, elementHref, href, setQuery } from '../route.ts';
 import { may, session } from '../session.ts';
 import { Button } from '../ui/button.tsx';
 import { onData, optionsOf, Select } from '../ui/form.tsx';
 import { Icon, type IconName } from '../ui/icon.tsx';
-import { OperationDialog } from '../ui/operation-dialog.tsx';
+import { actionsOn, BULK_ACTIONS, type BulkAction, OperationDialog } from '../ui/operation-dialog.tsx';
 import { Badge, Empty, Failure, type Level, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
 import { RowTable, type TableColumn } from '../ui/table.tsx';
 import { When } from '../ui/when.tsx';
@@ -23,14 +22,6 @@ const STATE_BADGES: Readonly<Record<DeliveryState, readonly [string, IconName, L
   ready: ['Ready', 'ok', 'good'],
   scheduled: ['Scheduled', 'clock', 'plain'],
   reserved: ['Reserved', 'lock', 'accent'],
-};
-export const ACTION_ICONS: Readonly<Record<BulkAction, IconName>> = {
-  redrive: 'redrive',
-  move: 'move',
-  copy: 'copy',
-  delay: 'clock',
-  release: 'exit',
-  delete: 'trash',
 };
 
 export function StateBadge({ state }: { readonly state: DeliveryState }) {
@@ -360,11 +351,11 @@ function ActionBar({
       {(size > MAX_SELECTED ? [] : allowed).map((action) => (
         <Button
           key={action}
-          icon={ACTION_ICONS[action]}
+          icon={BULK_ACTIONS[action].icon}
           class={action === 'delete' ? 'danger' : ''}
           onClick={() => onAction(action)}
         >
-          {ACTION_NAMES[action]} …
+          {BULK_ACTIONS[action].name} …
         </Button>
       ))}
       {size > 0 && (

@@ -14,7 +14,6 @@ import {
   readBody,
 } from '../remote/elements.ts';
 import { alarms, clock, keyOf, queues, version } from '../remote/live.ts';
-import { ACTION_NAMES, actionsOn, type BulkAction } from '../remote/operations.ts';
 import { useResource } from '../remote/resource.ts';
 import { elementHref, go, href, queueHref } from '../route.ts';
 import { may, session } from '../session.ts';
@@ -25,11 +24,11 @@ import { Crumbs } from '../ui/crumbs.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { hasUniformLineEnds, InsertDialog } from '../ui/insert-dialog.tsx';
 import { Menu } from '../ui/menu.tsx';
-import { OperationDialog } from '../ui/operation-dialog.tsx';
+import { actionsOn, BULK_ACTIONS, type BulkAction, OperationDialog } from '../ui/operation-dialog.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
-import { ACTION_ICONS, StateBadge } from './element-list.tsx';
+import { StateBadge } from './element-list.tsx';
 import { firstIdOf } from './watched-element.tsx';
 
 type KnownElement = BrowsedElement & {
@@ -116,11 +115,11 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
                   {actionsOn(ns, element.state).map((name) => (
                     <Button
                       key={name}
-                      icon={ACTION_ICONS[name]}
+                      icon={BULK_ACTIONS[name].icon}
                       class={name === 'delete' ? 'danger' : ''}
                       onClick={() => (action.value = name)}
                     >
-                      {ACTION_NAMES[name]} …
+                      {BULK_ACTIONS[name].name} …
                     </Button>
                   ))}
                 </Menu>

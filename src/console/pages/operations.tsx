@@ -2,10 +2,9 @@ import { useComputed, useSignal } from '@preact/signals';
 import type { OperationPicture, OperationPlace } from '../../model/records.ts';
 import { count, named, several } from '../format.ts';
 import { operations, useWholeState, version } from '../remote/live.ts';
-import { ACTION_RESULTS, cancelOperation } from '../remote/operations.ts';
 import { may, mayAnywhere } from '../session.ts';
 import { Button } from '../ui/button.tsx';
-import { OperationState, progressOf } from '../ui/operation-dialog.tsx';
+import { cancelOperation, doneBy, OperationState, progressOf } from '../ui/operation-dialog.tsx';
 import { type PlainColumn, PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
 import { Empty, Loading, Meter, NeedsRight } from '../ui/states.tsx';
@@ -107,7 +106,7 @@ function CancelOperation({ operation }: { readonly operation: OperationPicture }
   const cancel = (): Promise<void> =>
     act(async () => {
       await cancelOperation(id);
-      return `The operation on ${named(source.queue ?? source.ns)} is cancelled; ${count(changed)} were ${ACTION_RESULTS[action] ?? 'changed'}`;
+      return `The operation on ${named(source.queue ?? source.ns)} is cancelled; ${count(changed)} were ${doneBy(action)}`;
     });
   return <Button onClick={() => void cancel()}>Cancel</Button>;
 }

@@ -1,39 +1,141 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
-import type { OperationRecord, OperationWhere } from '../../model/records.ts';
-import { mayHaveChanged, type QueueNamed } from '../api.ts';
+import type { DeliveryState } from '../../model/element.ts';
+import type { Action, OperationDeclaration, OperationRecord, OperationWhere } from '../../model/records.ts';
+import { call, get, isTemporary, mayHaveChanged, path, type QueueNamed } from '../api.ts';
 import { bytes, count, named, several, startOfDay } from '../format.ts';
 import { isComplete, keyOf, queues, version } from '../remote/live.ts';
-import {
-  ACTION_NAMES,
-  ACTION_RESULTS,
-  type BulkAction,
-  type BulkRequest,
-  cancelOperation,
-  countMatching,
-  type OperationWatcher,
-  startOperation,
-  watchOperation,
-} from '../remote/operations.ts';
 import { href } from '../route.ts';
 import { may, targetNamespaces } from '../session.ts';
-import { now } from '../timers.ts';
+import { after, now } from '../timers.ts';
 import { Button } from './button.tsx';
 import { Dialog, DialogFoot } from './dialog.tsx';
 import { Field, QueueFields, Select, useWork } from './form.tsx';
+import type { IconName } from './icon.tsx';
 import { PlainTable } from './plain-table.tsx';
 import { Badge, Failure, Loading, Meter } from './states.tsx';
 import { When } from './when.tsx';
 
-/** The effect of each action on the elements, in a sentence. */
-const EFFECTS: Readonly<Record<BulkAction, string>> = {
-  redrive: 'Each returns to the queue that it came from, with tries 0.',
-  move: 'Each goes to the other queue, with its content, tries and maturity.',
-  copy: 'A copy of each goes to the other queue; the originals stay.',
-  delay: 'Each becomes ready after the delay; 0 makes them ready now.',
-  release: 'Their leases end now, and no try is counted. Commits of their holders will be rejected.',
-  delete: 'They are removed for good.',
+interface ElementAction {
+  readonly name: string;
+  readonly icon: IconName;
+  /** What it does to the elements, in a sentence. */
+  readonly effect: string;
+  /** What it has done to them, as a word. */
+  readonly done: string;
+}
+
+/** What users can do to many elements of a queue. */
+export const BULK_ACTIONS = {
+  redrive: {
+    name: 'Redrive',
+    icon: 'redrive',
+    effect: 'Each returns to the queue that it came from, with tries 0.',
+    done: 'redriven',
+  },
+  move: {
+    name: 'Move',
+    icon: 'move',
+    effect: 'Each goes to the other queue, with its content, tries and maturity.',
+    done: 'moved',
+  },
+  copy: {
+    name: 'Copy',
+    icon: 'copy',
+    effect: 'A copy of each goes to the other queue; the originals stay.',
+    done: 'copied',
+  },
+  delay: {
+    name: 'Delay',
+    icon: 'clock',
+    effect: 'Each becomes ready after the delay; 0 makes them ready now.',
+    done: 'delayed',
+  },
+  release: {
+    name: 'Release',
+    icon: 'exit',
+    effect: 'Their leases end now, and no try is counted. Commits of their holders will be rejected.',
+    done: 'released',
+  },
+  delete: { name: 'Delete', icon: 'trash', effect: 'They are removed for good.', done: 'deleted' },
+} as const satisfies Readonly<Record<string, ElementAction>>;
+
+export type BulkAction = keyof typeof BULK_ACTIONS;
+
+/** What an operation has done to elements, for sentences. Programs start some with other actions. */
+export function doneBy(action: Action): string {
+  const known: Readonly<Record<string, ElementAction>> = BULK_ACTIONS;
+  return known[action]?.done ?? 'changed';
+}
+
+/** The actions that elements in a state allow, except redrive; null: in any state. */
+export function actionsOn(ns: string, state: DeliveryState | null): readonly BulkAction[] {
+  if (state === 'reserved') return ['release'];
+  return [
+    ...(targetNamespaces(ns).length > 0 ? (['move', 'copy'] as const) : []),
+    'delay',
+    ...(state === null ? ['release' as const] : []),
+    'delete',
+  ];
+}
+
+type BulkRequest = OperationDeclaration & {
+  readonly action: BulkAction;
+  readonly source: QueueNamed;
 };
+
+const POLL_MS = 250;
+const RETRY_MS = 2_000;
+
+/** Called with what was read of an operation, or with why it cannot be read for the moment. */
+type OnRead = (operation: OperationRecord | null, error: unknown) => void;
+
+/** Starts an operation. Takes no signal: an abort could not tell whether the operation has started. */
+function startOperation(request: BulkRequest): Promise<OperationRecord> {
+  return get<OperationRecord>('operations', {
+    method: 'POST',
+    // `source` may have more members, which the server would reject.
+    json: { ...request, source: { ns: request.source.ns, queue: request.source.queue } },
+  });
+}
+
+export async function cancelOperation(id: string): Promise<void> {
+  await call(path('operations', id), { method: 'DELETE' });
+}
+
+/**
+ * Counts what an operation would change. If `signal` is aborted, the count is cancelled on the server, too: otherwise
+ * it would read the whole queue for nothing, and count toward the limit of operations.
+ */
+async function countMatching(request: BulkRequest, onRead: OnRead, signal: AbortSignal): Promise<void> {
+  const { id } = await startOperation({ ...request, dryRun: true });
+  const cancel = (): void => {
+    cancelOperation(id).catch(() => {});
+  };
+  if (signal.aborted) return cancel();
+  signal.addEventListener('abort', cancel);
+  try {
+    await watchOperation(id, onRead, signal);
+  } finally {
+    signal.removeEventListener('abort', cancel);
+  }
+}
+
+/** Polls an operation until it has ended. It runs without this page, so errors of an outage are only reported. */
+async function watchOperation(id: string, onRead: OnRead, signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    const operation = await get<OperationRecord>(path('operations', id), { signal }).catch(
+      (error: unknown) => {
+        if (!isTemporary(error)) throw error;
+        onRead(null, error);
+        return null;
+      },
+    );
+    if (operation !== null) onRead(operation, null);
+    if (operation !== null && operation.state !== 'running') return;
+    await new Promise<void>((resolve) => after(operation === null ? RETRY_MS : POLL_MS, resolve));
+  }
+}
 
 const SAMPLES = 5;
 const HOUR_MS = 3_600_000;
@@ -105,15 +207,12 @@ export function OperationDialog({
       ...(action === 'delay' && { delay: Math.round(Number(delay.value) * 1000) }),
     }),
   );
-  const showIn = (shown: { value: OperationRecord | null }): OperationWatcher => ({
-    onProgress: (operation) => {
-      shown.value = operation;
-      error.value = null;
-    },
-    onTrouble: (reason) => {
+  const showIn =
+    (shown: { value: OperationRecord | null }): OnRead =>
+    (operation, reason) => {
+      if (operation !== null) shown.value = operation;
       error.value = reason;
-    },
-  });
+    };
   const countAgain = async (): Promise<void> => {
     counting.current.abort();
     counting.current = new AbortController();
@@ -166,7 +265,7 @@ export function OperationDialog({
     };
   }, []);
   const goesTo = needsTarget && target.value.queue !== '' ? ` to ${named(target.value.queue)}` : '';
-  const title = `${ACTION_NAMES[action]} elements of ${named(source.queue)}`;
+  const title = `${BULK_ACTIONS[action].name} elements of ${named(source.queue)}`;
   const isReady = !needsTarget || target.value.queue.trim() !== '';
   const counted = preview.value;
   return (
@@ -180,7 +279,7 @@ export function OperationDialog({
             void start();
           }}
         >
-          <p>{EFFECTS[action]}</p>
+          <p>{BULK_ACTIONS[action].effect}</p>
           {needsTarget && (
             <Target
               namespaces={targetNamespaces(source.ns)}
@@ -221,8 +320,8 @@ export function OperationDialog({
             mayCancel={!isStarting.value}
             onCancel={close}
           >
-            {ACTION_NAMES[action]} {counted === null ? 'elements' : several(counted.matched, 'element')} of{' '}
-            {named(source.queue)}
+            {BULK_ACTIONS[action].name} {counted === null ? 'elements' : several(counted.matched, 'element')}{' '}
+            of {named(source.queue)}
             {goesTo}
           </DialogFoot>
         </form>
@@ -328,13 +427,12 @@ function Progress({
 }) {
   const { error: cancelError, run } = useWork();
   const { action, source, to, state, matched, changed, failed, error } = operation;
-  const result = ACTION_RESULTS[action] ?? 'changed';
   return (
     <div class="body" aria-live="polite">
       <p class="row">
         <OperationState state={state} />
         <b>
-          {several(changed, 'element')} of {named(source.queue ?? source.ns)} {result}
+          {several(changed, 'element')} of {named(source.queue ?? source.ns)} {doneBy(action)}
           {to?.queue !== undefined && ` to ${named(to.queue)} of ${to.ns}`}
         </b>
         {matched > changed && <span class="muted">of {count(matched)} that matched</span>}
