@@ -5,8 +5,7 @@ import { DESTINATIONS } from '../destinations.ts';
 import { named } from '../format.ts';
 import { connection } from '../remote/live.ts';
 import { address, place } from '../route.ts';
-import { NoSuchPage } from '../ui/no-such-page.tsx';
-import { Failure, Loading } from '../ui/states.tsx';
+import { Failure, Loading, NoSuchPage } from '../ui/states.tsx';
 import { Overview } from './overview.tsx';
 import { Queues } from './queues.tsx';
 

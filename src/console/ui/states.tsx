@@ -3,6 +3,7 @@ import type { Right } from '../../model/rights.ts';
 import { ApiError, messageOf } from '../api.ts';
 import { count } from '../format.ts';
 import type { Resource } from '../remote/resource.ts';
+import { address, href } from '../route.ts';
 import { Button } from './button.tsx';
 import { Icon, type IconName } from './icon.tsx';
 
@@ -164,5 +165,17 @@ export function NewBar({ added, onShow }: { readonly added: number; readonly onS
         {count(added)} new: show
       </Button>
     </div>
+  );
+}
+
+export function NoSuchPage() {
+  return (
+    <>
+      <h1>Page not found</h1>
+      <p>
+        No page has the address <bdi>{address.value.parts.join(' / ')}</bdi>.{' '}
+        <a href={href([])}>Go to the overview.</a>
+      </p>
+    </>
   );
 }
