@@ -1,3 +1,5 @@
+import { signal } from '@preact/signals';
+
 /** Clock and timers of the console. No other file uses those of the browser. */
 
 /**
@@ -20,14 +22,21 @@ export function browserNow(): number {
   return Date.now();
 }
 
+/**
+ * The time for relative times. It advances with each refresh, and with each response: otherwise, what was just read
+ * would be shown as in the future while refreshing is paused.
+ */
+export const clock = signal(now());
+
 /** Call this when a request is sent. @returns a function that takes the `Date` header of its response */
 export function timeRequest(): (date: string | null) => void {
   const sentAt = Date.now();
   return (date) => {
     const second = Date.parse(date ?? '');
-    if (Number.isNaN(second)) return;
     // The server answered within this second, after the request was sent. Keep an offset that agrees with that.
-    offsetMs = Math.min(Math.max(offsetMs, second - Date.now()), second + 999 - sentAt);
+    if (!Number.isNaN(second))
+      offsetMs = Math.min(Math.max(offsetMs, second - Date.now()), second + 999 - sentAt);
+    clock.value = now();
   };
 }
 

@@ -13,10 +13,11 @@ import {
   listedElement,
   readBody,
 } from '../remote/elements.ts';
-import { alarms, clock, keyOf, queues, version } from '../remote/live.ts';
+import { alarms, keyOf, queues, version } from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
 import { elementHref, go, href, queueHref } from '../route.ts';
 import { may, session } from '../session.ts';
+import { clock } from '../timers.ts';
 import { BodyView, decode } from '../ui/body-view.tsx';
 import { Button } from '../ui/button.tsx';
 import { Card } from '../ui/card.tsx';

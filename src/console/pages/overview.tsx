@@ -12,7 +12,6 @@ import { messageOf } from '../api.ts';
 import { bytes, count, duration, named, rate, several, shortCount } from '../format.ts';
 import {
   alarms,
-  clock,
   followedSince,
   keyOf,
   nodes,
@@ -27,6 +26,7 @@ import { useGet } from '../remote/resource.ts';
 import { type DepthSample, ratesAt } from '../remote/series.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
+import { clock } from '../timers.ts';
 import { Card } from '../ui/card.tsx';
 import { Charts, RangeChoice } from '../ui/charts.tsx';
 import { Icon } from '../ui/icon.tsx';

@@ -10,7 +10,7 @@ import type {
 import { BASE, type QueueNamed } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { hasEnded, onUserChange, resume, session } from '../session.ts';
-import { after, browserNow, every, nextFrame, now, SILENCE_MS } from '../timers.ts';
+import { after, browserNow, clock, every, nextFrame, now, SILENCE_MS } from '../timers.ts';
 import { addSample, type DepthSample, isAtRest } from './series.ts';
 
 /** `paused`: by the user; `resting`: the tab is hidden; `lost`: the connection is lost and will be retried. */
@@ -41,8 +41,6 @@ export const awayEngines = computed(() => {
 });
 /** Whether the whole state has arrived once. */
 export const isComplete = signal(false);
-/** The time for relative times. It stops while refreshing is paused. */
-export const clock = signal(now());
 
 const isHidden = signal(document.hidden);
 const mayStream = signal(false);
@@ -244,10 +242,6 @@ export function follow(): void {
     isHidden.value = document.hidden;
   });
   every(FORGET_EVERY_MS, forgetOldSamples);
-  effect(() => {
-    // The first response has set the offset of the server's clock.
-    if (session.value) clock.value = now();
-  });
   effect(() => {
     attempt.value;
     if (isStreamWanted.value) return listen();

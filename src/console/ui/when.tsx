@@ -1,5 +1,5 @@
 import { exact, relative } from '../format.ts';
-import { clock } from '../remote/live.ts';
+import { clock } from '../timers.ts';
 
 /** A relative time, with the exact time on hover. */
 export function When({ at }: { readonly at: string | number | null }) {
