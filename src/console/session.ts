@@ -52,7 +52,6 @@ onStaleToken(async () => {
 
 /** @throws ApiError */
 export async function signIn(user: string, password: string): Promise<void> {
-  notice.value = null;
   const record = await get<ConsoleSessionRecord>(WHERE, { method: 'POST', json: { user, password } });
   changes += 1;
   setSession(record);
@@ -63,15 +62,17 @@ export async function signIn(user: string, password: string): Promise<void> {
  * @throws Error if the session has not ended
  */
 export async function signOut(): Promise<void> {
+  let problem: string | null = null;
   try {
     await call(WHERE, { method: 'DELETE' });
   } catch (error) {
     if (error instanceof ApiError && !error.isOfServer)
       throw new Error('You are still signed in: the server did not respond. Sign out again when it does.');
-    notice.value = messageOf(error);
+    problem = messageOf(error);
   }
   changes += 1;
   setSession(null);
+  notice.value = problem;
 }
 
 const userChangeListeners: (() => void)[] = [];
@@ -87,6 +88,7 @@ function setSession(record: ConsoleSessionRecord | null): void {
     setCsrfToken(record?.csrfToken ?? null);
     sessionError.value = null;
     hasEnded.value = false;
+    notice.value = null;
     session.value = record;
   });
 }
