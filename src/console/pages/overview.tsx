@@ -22,7 +22,7 @@ import {
   useWholeState,
   version,
 } from '../remote/live.ts';
-import { useGet } from '../remote/resource.ts';
+import { useGet, useReconnect } from '../remote/resource.ts';
 import { type DepthSample, ratesAt } from '../remote/series.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
@@ -44,6 +44,9 @@ const MAX_CONFLICTS = 10;
 export function Overview() {
   // Read only once: examining 20,000 dead letters takes the server a second. The stream updates their number.
   const dead = useGet<DeadLetters>('dead-letters');
+  useReconnect(() => {
+    if (dead.value?.complete === false) dead.reload();
+  });
   const engines = useGet<Engines>('engines', { everyMs: 15_000 });
   const totals = useComputed(() => {
     version.value;
