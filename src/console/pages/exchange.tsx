@@ -142,6 +142,10 @@ function Destinations({
 }: {
   readonly record: ExchangeRecord;
 }) {
+  const counterOf =
+    (name: 'matched' | 'skipped' | 'failed') =>
+    ({ hidden }: ExchangeRecord['dst'][number], at: number): string =>
+      hidden === true ? '–' : count(stats.dst[at]?.[name] ?? 0);
   return (
     <Card
       title={
@@ -187,9 +191,9 @@ function Destinations({
                 <code class="selector">{selector}</code>
               ),
           },
-          { title: 'Matched', isNumber: true, cell: (_, at) => count(stats.dst[at]?.matched ?? 0) },
-          { title: 'Skipped', isNumber: true, cell: (_, at) => count(stats.dst[at]?.skipped ?? 0) },
-          { title: 'Failed', isNumber: true, cell: (_, at) => count(stats.dst[at]?.failed ?? 0) },
+          { title: 'Matched', isNumber: true, cell: counterOf('matched') },
+          { title: 'Skipped', isNumber: true, cell: counterOf('skipped') },
+          { title: 'Failed', isNumber: true, cell: counterOf('failed') },
         ]}
       />
     </Card>

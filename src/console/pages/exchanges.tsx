@@ -210,7 +210,7 @@ function ExchangeTable({
                     <span class="muted">hidden from you</span>
                   ) : (
                     <>
-                      <QueueLink ns={ns} queue={q} /> {count(stats.dst?.[i]?.matched ?? 0)}
+                      <QueueLink ns={ns} queue={q} /> {forwardedTo(stats, i, count)}
                     </>
                   )}
                 </div>
@@ -227,6 +227,16 @@ function ExchangeTable({
       )}
     </section>
   );
+}
+
+/** How many elements went to a destination. The server tells nobody who may not see one of them. */
+function forwardedTo(
+  { dst }: ExchangePicture['stats'],
+  at: number,
+  format: (value: number) => string,
+): string {
+  const matched = dst?.[at]?.matched;
+  return matched === undefined ? '–' : format(matched);
 }
 
 /** A name that fits into its place in the graph. Not cut inside of a character. */
@@ -261,7 +271,7 @@ function contentOf(all: readonly ExchangePicture[]): GraphContent {
     edges.push({ key: `to ${key}`, from: queuePlace(src.ns, src.q), to: key, label: '' });
     for (const [at, one] of dst.entries()) {
       if (one.hidden === true) continue;
-      const label = shortCount(stats.dst?.[at]?.matched ?? 0);
+      const label = forwardedTo(stats, at, shortCount);
       edges.push({ key: `${at} of ${key}`, from: key, to: queuePlace(one.ns, one.q), label });
     }
   }
