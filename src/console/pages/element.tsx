@@ -83,7 +83,9 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
   const { ns, queue } = of;
   const where = { ids: [id], ...(group !== null && { group }) };
   const element = known.value;
-  const state = element?.state ?? null;
+  // The rest of an element that is gone stays on the page.
+  const isGone = known.error instanceof ApiError && known.error.code === 'element-not-found';
+  const state = isGone ? null : (element?.state ?? null);
   const headers = Object.entries(element?.headers ?? {});
   const text = element === null || element.body === null ? null : wholeText(element.body);
   /** The queue that a dead letter left. */
@@ -96,7 +98,7 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
           <h1 class="grow mono element-id">
             {id} {state !== null && <StateBadge state={state} />}
           </h1>
-          {element !== null && (
+          {element !== null && !isGone && (
             <div class="actions">
               <Button icon="refresh" onClick={known.reload}>
                 Reload
@@ -130,14 +132,12 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
         </div>
       </div>
       <Failure error={known.error} retry={known.reload} />
-      {known.error instanceof ApiError && known.error.code === 'element-not-found' && (
-        <OtherGroups of={of} id={id} group={group} />
-      )}
+      {isGone && <OtherGroups of={of} id={id} group={group} />}
       {element === null && known.isLoading && <Loading what="Loading the element" />}
       {element !== null && (
         <div class="element">
           <div class="stack">
-            <WhyNotDelivered of={of} element={element} />
+            {!isGone && <WhyNotDelivered of={of} element={element} />}
             <Card
               title="Body"
               aside={

@@ -1,6 +1,6 @@
 import { useSignal } from '@preact/signals';
 import type { ExchangeDeclaration, ExchangeRecord } from '../../model/records.ts';
-import { path } from '../api.ts';
+import { ApiError, path } from '../api.ts';
 import { count, named, several } from '../format.ts';
 import { changeExchange, seenPayload } from '../remote/exchanges.ts';
 import { useGet } from '../remote/resource.ts';
@@ -23,7 +23,9 @@ import type { PageProps } from './page.tsx';
 export function Exchange({ rest }: PageProps) {
   const [id = '', tab] = rest;
   const details = useGet<ExchangeRecord>(path('x', id), { everyMs: tab === 'edit' ? 0 : 5_000 });
-  const record = details.value;
+  // One that has been deleted elsewhere cannot be started or changed.
+  const isGone = details.error instanceof ApiError && details.error.code === 'exchange-not-found';
+  const record = isGone ? null : details.value;
   return (
     <>
       <div>
@@ -40,7 +42,7 @@ export function Exchange({ rest }: PageProps) {
           )}
         </div>
       </div>
-      <Loaded from={details}>
+      <Loaded from={{ ...details, value: record }}>
         {(read) =>
           tab === 'edit' ? (
             <EditPage id={id} record={read} />
