@@ -1,5 +1,6 @@
 import { type Signal, signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 import { Icon } from './icon.tsx';
 
 export interface TableColumn<Row> {
@@ -53,6 +54,15 @@ export function RowTable<Row>({
     }
     selected.value = next;
   };
+  const body = useRef<HTMLTableSectionElement>(null);
+  // Read while rendering, before a row that is gone is removed, and with it the focus.
+  const focusedRow = body.current?.querySelector<HTMLTableRowElement>('tr:focus-within');
+  const focusedAt = focusedRow?.sectionRowIndex;
+  useLayoutEffect(() => {
+    if (focusedAt === undefined || focusedRow?.isConnected === true) return;
+    const { rows: left } = body.current as HTMLTableSectionElement;
+    left[Math.min(focusedAt, left.length - 1)]?.querySelector<HTMLElement>('a, button')?.focus();
+  });
   const widths = columns.map(({ width }) => width);
   const grid = [...(selected === undefined ? [] : ['2.25rem']), ...widths].join(' ');
   return (
@@ -76,7 +86,7 @@ export function RowTable<Row>({
             ))}
           </tr>
         </thead>
-        <tbody onKeyDown={moveFocus}>
+        <tbody ref={body} onKeyDown={moveFocus}>
           {rows.map((row) => (
             <tr key={keyOf(row)} class={selected?.value.has(keyOf(row)) === true ? 'selected' : ''}>
               {selected !== undefined && (
