@@ -350,9 +350,9 @@ function ExchangeChange({
   readonly onClose: () => void;
 }) {
   const hasOtherSource = present.src.ns !== changed.src.ns || present.src.queue !== changed.src.queue;
-  const compared = useResource(id, async () => {
+  const compared = useResource(id, async (signal) => {
     try {
-      return await compareOn(id, changed, await samplesOf(changed.src, COMPARED));
+      return await compareOn(id, changed, await samplesOf(changed.src, COMPARED), signal);
     } catch (error) {
       if (mistakeIn(error) !== null) onMistake(error);
       throw error;

@@ -89,14 +89,16 @@ export async function tryOn(
   return tried;
 }
 
-/** Compares the stored and a changed declaration with elements of the source. */
+/** Compares the stored and a changed declaration with elements of the source, until `signal` is aborted. */
 export async function compareOn(
   id: string,
   changed: ExchangeDeclaration,
   samples: readonly BrowsedElement[],
+  signal: AbortSignal,
 ): Promise<readonly ComparedElement[]> {
   const compared: ComparedElement[] = [];
   for (const sample of samples) {
+    signal.throwIfAborted();
     const before = await dryRun(id, null, sample);
     const after = await dryRun(id, changed, sample);
     compared.push({
