@@ -256,8 +256,8 @@ function QueueElements({ of }: { readonly of: QueueNamed }) {
 
 function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status: QueueRecord | null }) {
   version.value;
-  const picture = queues.get(keyOf(of));
-  const counters = (picture?.stats ?? status?.stats) as Readonly<Record<string, number>> | undefined;
+  const known = queues.get(keyOf(of)) ?? status;
+  const counters = known?.stats;
   const shown = [
     ['Inserted', counters?.put],
     ['Popped', counters?.get],
@@ -276,9 +276,7 @@ function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status
       ))}
       <div>
         <dt>Next mature</dt>
-        <dd>
-          {picture?.size === 0 && picture.next_mature_t !== null ? <When at={picture.next_mature_t} /> : '–'}
-        </dd>
+        <dd>{known?.size === 0 && known.next_mature_t !== null ? <When at={known.next_mature_t} /> : '–'}</dd>
       </div>
       <div>
         <dt>Engine</dt>
