@@ -12,18 +12,16 @@ import { messageOf } from '../api.ts';
 import { bytes, count, duration, named, rate, several, shortCount } from '../format.ts';
 import {
   alarms,
-  followedSince,
   keyOf,
   nodes,
   queues,
+  ratesOf,
   readyForMs,
   readySince,
-  samples,
   useWholeState,
   version,
 } from '../remote/live.ts';
 import { useGet, useReconnect } from '../remote/resource.ts';
-import { type DepthSample, ratesAt } from '../remote/series.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
 import { clock } from '../timers.ts';
@@ -50,7 +48,7 @@ export function Overview() {
   const engines = useGet<Engines>('engines', { everyMs: 15_000 });
   const totals = useComputed(() => {
     version.value;
-    return sumUp(queues, clock.value);
+    return sumUp(clock.value);
   });
   if (!useWholeState()) return <Loading />;
   return (
@@ -154,16 +152,16 @@ const NONE: Readonly<QueueTotals> = {
 };
 
 /** Sums up all queues in one pass, which runs at each update. */
-function sumUp(pictures: ReadonlyMap<string, QueuePicture>, now: number): QueueSums {
+function sumUp(now: number): QueueSums {
   const all = { ...NONE };
   const byNamespace = new Map<string, QueueTotals>();
-  for (const [key, queue] of pictures) {
+  for (const [key, queue] of queues) {
     let ofNamespace = byNamespace.get(queue.ns);
     if (ofNamespace === undefined) {
       ofNamespace = { ...NONE };
       byNamespace.set(queue.ns, ofNamespace);
     }
-    const rates = ratesAt(samples.get(key), now, followedSince);
+    const rates = ratesOf(key, now);
     for (const sum of [all, ofNamespace]) {
       sum.ready += queue.size;
       sum.scheduled += queue.schedSize;
@@ -294,21 +292,16 @@ const RULE = [
  * Returns the queues that need attention, the most urgent first; within a rank, the one with the oldest ready element.
  * With 10,000 queues this runs twice a second, so times are compared as ISO strings without parsing.
  */
-function concerns(
-  queues: ReadonlyMap<string, QueuePicture>,
-  alarms: Iterable<AlarmPicture>,
-  samples: ReadonlyMap<string, readonly DepthSample[]>,
-  now: number,
-): readonly Concern[] {
+function concerns(now: number): readonly Concern[] {
   const grew = new Set<string>();
-  for (const { alarm, ns, queue } of alarms) {
+  for (const { alarm, ns, queue } of alarms.values()) {
     if (alarm === 'dead-letters-grew' && ns !== undefined && queue !== undefined)
       grew.add(keyOf({ ns, queue }));
   }
   const lateSince = new Date(now - LATE_MS).toISOString();
   const found: Concern[] = [];
   for (const [key, queue] of queues) {
-    const rank = grew.has(key) ? 0 : rankOf(queue, lateSince, samples.get(key), now);
+    const rank = grew.has(key) ? 0 : rankOf(key, queue, lateSince, now);
     if (rank !== null) found.push({ queue, rank });
   }
   return found.sort(byUrgency);
@@ -325,17 +318,12 @@ function bySince(a: QueuePicture, b: QueuePicture): number {
 }
 
 /** Returns null if the queue needs no attention. */
-function rankOf(
-  queue: QueuePicture,
-  lateSince: string,
-  samples: readonly DepthSample[] | undefined,
-  now: number,
-): number | null {
+function rankOf(key: string, queue: QueuePicture, lateSince: string, now: number): number | null {
   const since = readySince(queue);
   if (since === null) return null;
   if (queue.paused) return 1;
   if (since > lateSince || queue.queue.startsWith('__')) return null;
-  return ratesAt(samples, now, followedSince).out > 0 ? 3 : 2;
+  return ratesOf(key, now).out > 0 ? 3 : 2;
 }
 
 /** The reason as a sentence. */
@@ -351,7 +339,7 @@ function reasonOf({ queue, rank }: Concern, now: number): string {
 function Concerns() {
   const found = useComputed(() => {
     version.value;
-    return concerns(queues, alarms.values(), samples, clock.value);
+    return concerns(clock.value);
   });
   const total = found.value.length;
   const first = found.value.slice(0, MAX_CONCERNS);

@@ -4,9 +4,17 @@ import type { FoundQueue, FoundQueues } from '../../model/records.ts';
 import { BASE, call, get, messageOf, queuePath } from '../api.ts';
 import { count, duration, rate, several, shortCount } from '../format.ts';
 import { queueColumns, savedViews } from '../preferences.ts';
-import { connection, keyOf, queues, readyForMs, samples, version } from '../remote/live.ts';
+import {
+  connection,
+  type DepthSample,
+  KEPT_MS,
+  keyOf,
+  queues,
+  readyForMs,
+  samples,
+  version,
+} from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
-import { type DepthSample, KEPT_MS } from '../remote/series.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces, session } from '../session.ts';
 import { clock } from '../timers.ts';

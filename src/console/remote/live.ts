@@ -11,7 +11,6 @@ import { BASE, type QueueNamed } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { hasEnded, onUserChange, resume, session } from '../session.ts';
 import { after, browserNow, clock, every, nextFrame, now, SILENCE_MS } from '../timers.ts';
-import { addSample, type DepthSample, isAtRest } from './series.ts';
 
 /** `paused`: by the user; `resting`: the tab is hidden; `lost`: the connection is lost and will be retried. */
 export type StreamState = 'connecting' | 'live' | 'lost' | 'paused' | 'resting';
@@ -29,7 +28,7 @@ export const samples = new Map<string, DepthSample[]>();
 export const version = signal(0);
 export const connection = signal<StreamState>('connecting');
 /** Start of the uninterrupted stream. When counts changed before that is not known. */
-export let followedSince = now();
+let followedSince = now();
 /** Increases to open a new connection where the browser would not. */
 const attempt = signal(0);
 /** The engines that the server cannot reach, as text; null while the server itself cannot be reached. */
@@ -281,6 +280,55 @@ export function follow(): void {
       show();
     });
   });
+}
+
+/** Depth and counters of a queue at a moment. */
+export interface DepthSample {
+  readonly at: number;
+  readonly size: number;
+  readonly inserted: number;
+  readonly taken: number;
+}
+
+/** Minimum time between samples. */
+const SPACING_MS = 3_000;
+/** How long samples are kept and shown. */
+export const KEPT_MS = 300_000;
+/** Time range over which rates are measured. */
+const WINDOW_MS = 15_000;
+
+/** Adds a sample, and drops old ones. Two changes close together are one sample. */
+function addSample(samples: DepthSample[], at: number, { size, stats }: QueuePicture): void {
+  const sample = { at, size, inserted: stats.put, taken: stats.get + stats.reserve };
+  const before = samples.at(-2);
+  if (before !== undefined && at - before.at < SPACING_MS) samples.pop();
+  samples.push(sample);
+  // Keep one sample from before the visible range: it has the depth at its start.
+  const old = samples.findLastIndex((one) => one.at <= at - KEPT_MS);
+  if (old > 0) samples.splice(0, old);
+}
+
+/** Whether nothing changed in the visible range. */
+function isAtRest(samples: readonly DepthSample[], now: number): boolean {
+  return (samples.at(-1)?.at ?? 0) <= now - KEPT_MS;
+}
+
+/** Returns inserts and takes of a queue per second, as far as this page has seen them. */
+export function ratesOf(key: string, at: number): { in: number; out: number } {
+  const known = samples.get(key);
+  const last = known?.at(-1);
+  if (known === undefined || last === undefined || last.at < followedSince) return { in: 0, out: 0 };
+  const from = at - WINDOW_MS;
+  const first =
+    known.findLast((one) => one.at <= from && one.at >= followedSince) ??
+    known.find((one) => one.at >= followedSince) ??
+    last;
+  const seconds = Math.max(1, (at - Math.max(first.at, from)) / 1000);
+  // The counters restart at 0 if a queue is deleted.
+  return {
+    in: Math.max(0, last.inserted - first.inserted) / seconds,
+    out: Math.max(0, last.taken - first.taken) / seconds,
+  };
 }
 
 /** When the oldest ready element of a queue became ready, ISO 8601; null if none is ready. */
