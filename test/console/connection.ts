@@ -387,6 +387,12 @@ export function connection(opened: () => OpenedConsole): void {
     await page.evaluate(`document.dispatchEvent(new Event('visibilitychange'))`);
     await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    // A sign-out is not the end of the previous session.
+    await page.getByRole('button', { name: 'User admin' }).click();
+    await page.getByRole('button', { name: 'Sign out' }).click();
+    opened().forgetSignIns();
+    await page.getByRole('heading', { name: 'Sign in to' }).waitFor();
+    assert.equal(await page.getByText('Your session has ended').count(), 0);
   });
 
   it('does not mistake a late response about the end of the previous session for the end of the current one', async () => {
@@ -592,6 +598,21 @@ export function connection(opened: () => OpenedConsole): void {
     const link = page.getByRole('link', { name: 'N', exact: true });
     const row = namespaces.locator('tbody tr').filter({ has: link });
     await row.getByText('Unavailable').waitFor();
+  });
+
+  it('counts the dead letters of an engine that was unavailable when the overview was opened', async () => {
+    const page = await opened().page('#/users');
+    const json = { queues: [], complete: false, unavailable: ['N'] };
+    await page.route('**/dead-letters', (route) => route.fulfill({ json }));
+    await page.getByRole('link', { name: 'Overview' }).click();
+    const totals = page.getByRole('region', { name: 'Totals' });
+    await totals.getByText('without N').waitFor();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    await page.unroute('**/dead-letters');
+    await setHidden(page, true);
+    await page.getByRole('button', { name: 'Refresh: Resting' }).waitFor();
+    await setHidden(page, false);
+    await totals.getByText('all namespaces').waitFor();
   });
 
   it('keeps the session alive on a page that only receives events', async () => {

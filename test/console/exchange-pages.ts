@@ -155,6 +155,60 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await page.getByRole('alert').getByText('It was changed or deleted after this page read it.').waitFor();
   });
 
+  it('offers nothing on the page of an exchange that has been deleted elsewhere', async () => {
+    await declare('vanishing', 'vanishing-in', [{ queue: 'vanishing-out' }]);
+    const page = await opened().page('#/x/vanishing', { isFailing: true, isAlone: true });
+    await page.clock.install();
+    await page.reload();
+    const stop = page.getByRole('button', { name: 'Stop' });
+    await stop.waitFor();
+    await opened().request('DELETE', '/x/vanishing');
+    await until(async () => {
+      await page.clock.fastForward(5_000);
+      return (await stop.count()) === 0;
+    });
+    await page.getByRole('alert').waitFor();
+    assert.equal(await page.getByText('Running').count(), 0);
+  });
+
+  it('ends the comparison of a change with its dialog', async () => {
+    await declare('compared', 'compared-in', [{ queue: 'compared-out' }]);
+    await opened().request('POST', '/x/compared/stop');
+    for (const body of ['1', '2', '3']) await opened().insert('N', 'compared-in', body);
+    const page = await opened().page('#/x/compared/edit');
+    const { promise: mayAnswer, resolve: answer } = Promise.withResolvers<void>();
+    let tests = 0;
+    await page.route('**/x/compared/test', async (route) => {
+      tests += 1;
+      await mayAnswer;
+      await route.continue();
+    });
+    await fillEditor(page.getByLabel('Selector of destination 1'), 'env => true');
+    await page.getByRole('button', { name: 'Save the change …' }).click();
+    await until(() => tests === 1);
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click();
+    const second = page.waitForResponse(() => tests === 2);
+    answer();
+    await (await second).finished();
+    // A request that follows would be sent before the response to this one arrives.
+    await page.evaluate("fetch('../livez').then((response) => response.text())");
+    assert.equal(tests, 2);
+    await opened().request('DELETE', '/x/compared');
+    await opened().request('DELETE', '/q/N/compared-in?force=1');
+  });
+
+  it('shows no number of elements forwarded of which the server does not tell the user', async () => {
+    await declare('partly', 'partly-in', [{ queue: 'partly-out' }, { ns: 'jobs', queue: 'partly-hidden' }]);
+    const page = await opened().page('#/exchanges?filter=partly', { who: MASKED });
+    const row = page.getByLabel('Exchanges', { exact: true }).locator('tbody tr');
+    assert.match(await row.locator('.destinations').innerText(), /^partly-out N –\s+hidden from you$/);
+    await row.getByRole('link', { name: 'partly', exact: true }).click();
+    const destinations = page.getByLabel('Destinations').locator('tbody tr');
+    await destinations.last().waitFor();
+    assert.deepEqual((await destinations.last().locator('td').allInnerTexts()).slice(2), ['–', '–', '–']);
+    await opened().request('DELETE', '/x/partly');
+  });
+
   it('offers a new destination in a namespace in which the user may write', async () => {
     const page = await opened().page('#/users');
     await page.route('**/console/session', async (route) => {
@@ -266,7 +320,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
   async function declare(
     id: string,
     source: string,
-    destinations: readonly { readonly queue: string; readonly selector?: string }[],
+    destinations: readonly { readonly ns?: string; readonly queue: string; readonly selector?: string }[],
   ): Promise<void> {
     await opened().request('PUT', `/x/${id}`, {
       headers: { 'content-type': 'application/json' },

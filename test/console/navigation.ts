@@ -149,6 +149,18 @@ export function navigation(opened: () => OpenedConsole): void {
     await until(async () => (await scrolledBy()) === 0);
   });
 
+  it('keeps the focus in a table whose focused row is removed by someone else', async () => {
+    for (const queue of ['row-of-a', 'row-of-b']) await opened().insert('N', queue, '1');
+    const page = await opened().page('#/queues?filter=row-of-');
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    const rows = page.locator('table.rows tbody');
+    await rows.getByRole('link', { name: 'row-of-b' }).waitFor();
+    await rows.getByRole('link', { name: 'row-of-a' }).focus();
+    await opened().request('DELETE', '/q/N/row-of-a?force=1');
+    await rows.locator('a:focus', { hasText: 'row-of-b' }).waitFor();
+    await opened().request('DELETE', '/q/N/row-of-b?force=1');
+  });
+
   it('shows no number before it is known', async () => {
     const page = await opened().page('#/users');
     await page.route(/\/events\?|\/orders\/status$/, () => {});

@@ -365,9 +365,13 @@ export function queuePages(opened: () => OpenedConsole): void {
     const page = await opened().page(`#/q/N/gone-unseen/e/${id}`, { who: MASKED });
     await page.getByText('Bodies are hidden from you in N.').waitFor();
     await (await opened().request('GET', '/q/N/gone-unseen')).arrayBuffer();
-    await page.reload();
-    await page.getByRole('alert').filter({ hasText: 'It was consumed, moved or removed' }).waitFor();
-    assert.equal(await page.getByText('Why is it not delivered now?').count(), 0);
+    const gone = page.getByRole('alert').filter({ hasText: 'It was consumed, moved or removed' });
+    for (const reload of [() => page.getByRole('button', { name: 'Reload' }).click(), () => page.reload()]) {
+      await reload();
+      await gone.waitFor();
+      assert.equal(await page.getByText('Why is it not delivered now?').count(), 0);
+      assert.equal(await page.getByRole('button', { name: 'More actions' }).count(), 0);
+    }
   });
 
   it('follows a dead letter after its redrive', async () => {
@@ -526,8 +530,12 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Paused', exact: true }).click();
     await page.getByRole('button', { name: 'Pause', exact: true }).click();
     await page.getByRole('button', { name: 'Resume' }).waitFor();
-    await opened().insert('N', 'unread', '1');
+    await opened().request('PUT', '/q/N/unread?delay=900', { body: '1' });
     await page.goto(`${opened().server.url}/console/#/q/N/unread`);
+    await page
+      .locator('.facts > div', { hasText: 'Next mature' })
+      .getByText(/^in 1[45] min/)
+      .waitFor();
     await page.getByRole('button', { name: 'Pause', exact: true }).click();
     await page.getByRole('button', { name: 'Resume' }).waitFor();
   });

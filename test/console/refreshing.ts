@@ -114,6 +114,24 @@ export function refreshing(opened: () => OpenedConsole): void {
     }
   });
 
+  it('shows ages as of the last response while refreshing is paused', async () => {
+    await opened().insert('N', 'aging', '1');
+    const page = await opened().page('#/operations');
+    await page.evaluate(`localStorage.setItem('quayside.refresh', '"paused"')`);
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Paused' }).waitFor();
+    const date = new Date(Date.now() + 3_600_000).toUTCString();
+    await page.route('**/q/N/aging/**', async (route) => {
+      const response = await route.fetch();
+      await route.fulfill({ response, headers: { ...response.headers(), date } });
+    });
+    await page.goto(`${opened().server.url}/console/#/q/N/aging`);
+    await page
+      .locator('table.rows time')
+      .getByText(/^(59 min|1 h)/)
+      .waitFor();
+  });
+
   it('shows all times in UTC if that is chosen, in a narrow window as well', async () => {
     await opened().insert('N', 'zoned', '1');
     const page = await opened().page('#/q/N/zoned', { width: 390 });
