@@ -148,23 +148,23 @@ function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): 
 }
 
 function noteSample(key: string, at: number, picture: QueuePicture): void {
-  let queueSamples = samples.get(key);
+  let ofQueue = samples.get(key);
   // Idle queues need no samples. When queues changed before the stream started is not known.
-  if (queueSamples === undefined && isCatchingUp) return;
-  if (queueSamples === undefined) {
-    queueSamples = [];
-    samples.set(key, queueSamples);
+  if (ofQueue === undefined && isCatchingUp) return;
+  if (ofQueue === undefined) {
+    ofQueue = [];
+    samples.set(key, ofQueue);
     const before = queues.get(key);
-    if (before !== undefined) addSample(queueSamples, Math.max(at - 1000, followedSince), before);
+    if (before !== undefined) addSample(ofQueue, Math.max(at - 1000, followedSince), before);
   }
-  addSample(queueSamples, at, picture);
+  addSample(ofQueue, at, picture);
 }
 
 /** Deletes the samples of queues that are idle again. */
 function forgetOldSamples(): void {
   const at = now();
-  for (const [key, queueSamples] of samples) {
-    if (isAtRest(queueSamples, at)) samples.delete(key);
+  for (const [key, ofQueue] of samples) {
+    if (isAtRest(ofQueue, at)) samples.delete(key);
   }
 }
 
@@ -298,19 +298,19 @@ export const KEPT_MS = 300_000;
 const WINDOW_MS = 15_000;
 
 /** Adds a sample, and drops old ones. Two changes close together are one sample. */
-function addSample(samples: DepthSample[], at: number, { size, stats }: QueuePicture): void {
+function addSample(ofQueue: DepthSample[], at: number, { size, stats }: QueuePicture): void {
   const sample = { at, size, inserted: stats.put, taken: stats.get + stats.reserve };
-  const before = samples.at(-2);
-  if (before !== undefined && at - before.at < SPACING_MS) samples.pop();
-  samples.push(sample);
+  const before = ofQueue.at(-2);
+  if (before !== undefined && at - before.at < SPACING_MS) ofQueue.pop();
+  ofQueue.push(sample);
   // Keep one sample from before the visible range: it has the depth at its start.
-  const old = samples.findLastIndex((one) => one.at <= at - KEPT_MS);
-  if (old > 0) samples.splice(0, old);
+  const old = ofQueue.findLastIndex((one) => one.at <= at - KEPT_MS);
+  if (old > 0) ofQueue.splice(0, old);
 }
 
 /** Whether nothing changed in the visible range. */
-function isAtRest(samples: readonly DepthSample[], now: number): boolean {
-  return (samples.at(-1)?.at ?? 0) <= now - KEPT_MS;
+function isAtRest(ofQueue: readonly DepthSample[], at: number): boolean {
+  return (ofQueue.at(-1)?.at ?? 0) <= at - KEPT_MS;
 }
 
 /** Returns inserts and takes of a queue per second, as far as this page has seen them. */
