@@ -9,7 +9,7 @@ import { Card } from '../ui/card.tsx';
 import { FilterField, filterOfPage } from '../ui/filter-field.tsx';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { QueueLink } from '../ui/queue-link.tsx';
+import { QueueLink } from '../ui/queue-links.tsx';
 import { Empty, Loaded, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 import { CancelCalls } from './queue-consumers.tsx';

@@ -14,7 +14,7 @@ import { Button } from '../ui/button.tsx';
 import { Card } from '../ui/card.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { QueueLink } from '../ui/queue-link.tsx';
+import { QueueLink } from '../ui/queue-links.tsx';
 import { Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 

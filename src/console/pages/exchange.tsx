@@ -11,7 +11,7 @@ import { Card } from '../ui/card.tsx';
 import { ConfirmDialog } from '../ui/dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { QueueLink } from '../ui/queue-link.tsx';
+import { QueueLink } from '../ui/queue-links.tsx';
 import { Empty, Failure, Loaded } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';

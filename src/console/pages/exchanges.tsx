@@ -11,7 +11,7 @@ import { FilterField, filterOfPage } from '../ui/filter-field.tsx';
 import type { Cycle, GraphContent } from '../ui/graph.ts';
 import { Icon, type IconName } from '../ui/icon.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { QueueLink } from '../ui/queue-link.tsx';
+import { QueueLink } from '../ui/queue-links.tsx';
 import { Badge, Empty, type Level, Loading } from '../ui/states.tsx';
 
 /** Maximum exchanges in the graph: a larger one would be unreadable. */

@@ -6,7 +6,7 @@ import { may, mayAnywhere } from '../session.ts';
 import { Button } from '../ui/button.tsx';
 import { cancelOperation, doneBy, OperationState, progressOf } from '../ui/operation-dialog.tsx';
 import { type PlainColumn, PlainTable } from '../ui/plain-table.tsx';
-import { QueueLink } from '../ui/queue-link.tsx';
+import { QueueLink } from '../ui/queue-links.tsx';
 import { Empty, Loading, Meter, NeedsRight } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';

@@ -8,7 +8,7 @@ import { useResource } from '../remote/resource.ts';
 import { address, elementHref, queueHref } from '../route.ts';
 import { clock } from '../timers.ts';
 import { Card } from '../ui/card.tsx';
-import { Crumbs } from '../ui/crumbs.tsx';
+import { Crumbs } from '../ui/queue-links.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 

@@ -2,6 +2,18 @@ import type { QueueNamed } from '../api.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';
 import { Icon } from './icon.tsx';
 
+/** A link to a queue, with its namespace. */
+export function QueueLink({ ns, queue }: { readonly ns: string; readonly queue: string }) {
+  return (
+    <>
+      <a href={queueHref(ns, queue)}>
+        <bdi>{queue}</bdi>
+      </a>{' '}
+      <span class="muted">{ns}</span>
+    </>
+  );
+}
+
 /** The breadcrumbs of a page. */
 export function Crumbs({ of: { ns, queue } }: { readonly of: QueueNamed }) {
   return (
