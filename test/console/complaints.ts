@@ -9,7 +9,7 @@ import type { OpenedConsole } from './opened.ts';
 export function complaints(opened: () => OpenedConsole): void {
   it('shows elements without taking them', async () => {
     await opened().insert('N', 'peeked', '{"order":1}');
-    const page = await opened().page('#/q/N/peeked');
+    const page = await opened().samePage('#/q/N/peeked');
     await page.locator('table.rows tbody a').first().click();
     await page.getByText('Why is it not delivered now?').waitFor();
     const status = await opened().request('GET', '/q/N/peeked/status');
@@ -22,7 +22,7 @@ export function complaints(opened: () => OpenedConsole): void {
 
   it('keeps typed text and the focus while the page is refreshed', async () => {
     await opened().insert('N', 'typing', '1');
-    const page = await opened().page('#/q/N/typing');
+    const page = await opened().samePage('#/q/N/typing');
     await page.getByText('The only match').waitFor();
     const field = page.getByLabel('Search elements');
     await field.pressSequentially('half of a wo');
@@ -37,7 +37,7 @@ export function complaints(opened: () => OpenedConsole): void {
       headers: { 'content-type': 'application/x-ndjson' },
       body: '{"text":"x"}\n'.repeat(1_000),
     });
-    const page = await opened().page('#/q/N/thousand');
+    const page = await opened().samePage('#/q/N/thousand');
     await page.getByRole('button', { name: 'Delete …' }).click();
     await page.getByRole('button', { name: 'Delete 1,000 elements of thousand' }).click();
     await page.getByText('1,000 elements of thousand deleted').waitFor();
@@ -46,7 +46,7 @@ export function complaints(opened: () => OpenedConsole): void {
 
   it('says that a page of a list is empty now, and offers the first page', async () => {
     await opened().insert('N', 'only-one', '1');
-    const page = await opened().page('#/queues?filter=only-one&page=7');
+    const page = await opened().samePage('#/queues?filter=only-one&page=7');
     await page.getByText('Page 7 is empty now').waitFor();
     await page.getByRole('button', { name: 'Show the first page' }).click();
     await page.getByRole('link', { name: 'only-one' }).waitFor();

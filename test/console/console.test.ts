@@ -122,7 +122,7 @@ describe('The console in a browser', () => {
 
   it('deletes the matches of a search, after a confirmation that names the queue and their number', async () => {
     for (const body of ['"keep"', '"drop this"', '"drop that"']) await opened.insert('N', 'mixed', body);
-    const page = await opened.page('#/q/N/mixed');
+    const page = await opened.samePage('#/q/N/mixed');
     await page.getByLabel('Search elements').fill('DROP');
     await page.getByRole('button', { name: 'Search', exact: true }).click();
     await page.getByText('All 2 that match').waitFor();
@@ -160,7 +160,7 @@ describe('The console in a browser', () => {
     await opened.insert('N', 'why', '"reserved"');
     const taken = await opened.request('GET', '/q/N/why?reserve=true&tid=worker-7');
     await taken.arrayBuffer();
-    const page = await opened.page(`#/q/N/why/e/${taken.headers.get('x-ks-id')}`);
+    const page = await opened.samePage(`#/q/N/why/e/${taken.headers.get('x-ks-id')}`);
     await page.getByText('It is reserved by admin, tid worker-7').waitFor();
     await opened.request('PUT', '/q/N/why?delay=900', {
       body: 'later',
@@ -238,7 +238,7 @@ describe('The console in a browser', () => {
 
   it('creates an exchange after a dry run on elements of its source, and deletes it', async () => {
     for (const amount of [5, 500]) await opened.insert('N', 'bought', JSON.stringify({ amount }));
-    const page = await opened.page('#/exchanges');
+    const page = await opened.samePage('#/exchanges');
     await page.getByRole('link', { name: 'New exchange' }).click();
     await page.getByLabel('Id').fill('by-amount');
     for (const way of ['From', 'To']) {
@@ -330,7 +330,7 @@ describe('The console in a browser', () => {
     while (names.length > 0) {
       await Promise.all(names.splice(0, 50).map((name) => opened.insert('N', name, '1')));
     }
-    const page = await opened.page('#/queues?filter=zz-&sort=-ready');
+    const page = await opened.samePage('#/queues?filter=zz-&sort=-ready');
     const first = page.locator('table.rows tbody tr').first();
     await first.getByRole('link', { name: 'zz-busy' }).waitFor();
     await page.getByText(`${(QUEUES + 1).toLocaleString('en-US')} of `).waitFor();

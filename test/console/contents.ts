@@ -67,7 +67,7 @@ export function contents(opened: () => OpenedConsole): void {
 
   it('says that a body is not the image that its content type names', async () => {
     await opened().insert('N', 'images', new Uint8Array([137, 80, 78, 71]), { 'content-type': 'image/png' });
-    const page = await opened().page('#/q/N/images');
+    const page = await opened().samePage('#/q/N/images');
     await page.locator('table.rows tbody a').click();
     await page.getByText('The body is not an image of its content type').waitFor();
   });
@@ -81,7 +81,7 @@ export function contents(opened: () => OpenedConsole): void {
       ['application/json', '{"env":"staging"}'],
     ] as const;
     for (const [type, body] of bodies) await opened().insert('N', 'said', body, { 'content-type': type });
-    const page = await opened().page('#/q/N/said');
+    const page = await opened().samePage('#/q/N/said');
     for (const [text, found] of [
       // Consecutive numbers differ: otherwise the text of the previous search would be found.
       ['SAID "GO', 1],
@@ -104,7 +104,7 @@ export function contents(opened: () => OpenedConsole): void {
 
   it('says that only the first 15 digits of a long number in JSON are searched', async () => {
     await opened().insert('N', 'long-number', '{"id": 12345678901234567891}');
-    const page = await opened().page('#/q/N/long-number?search=12345678901234567891');
+    const page = await opened().samePage('#/q/N/long-number?search=12345678901234567891');
     await page.getByText('Only the first 15 digits').waitFor();
     await page.getByLabel('Search elements').fill('123456789012345');
     await page.keyboard.press('Enter');
@@ -136,7 +136,7 @@ export function contents(opened: () => OpenedConsole): void {
       headers: { 'content-type': 'application/x-ndjson' },
       body: '{"text":"x"}\n'.repeat(150),
     });
-    const page = await opened().page('#/q/N/moved');
+    const page = await opened().samePage('#/q/N/moved');
     await page.getByText('100 elements listed').waitFor();
     const taken = await opened().request('GET', '/q/N/moved?reserve=true');
     await taken.arrayBuffer();
@@ -189,7 +189,7 @@ export function contents(opened: () => OpenedConsole): void {
 
   it('keeps the focus in the search field after a search', async () => {
     await opened().insert('N', 'sought', '1');
-    const page = await opened().page('#/q/N/sought');
+    const page = await opened().samePage('#/q/N/sought');
     await page.getByText('The only match').waitFor();
     const field = page.getByLabel('Search elements');
     await field.fill('nowhere');
@@ -232,7 +232,8 @@ export function contents(opened: () => OpenedConsole): void {
   });
 
   async function firstElement(queue: string, isFailing = false): Promise<Page> {
-    const page = await opened().page(`#/q/N/${queue}`, { isFailing });
+    const where = `#/q/N/${queue}`;
+    const page = isFailing ? await opened().page(where, { isFailing }) : await opened().samePage(where);
     await page.locator('table.rows tbody a').first().click();
     await page.getByRole('heading', { name: 'Body' }).waitFor();
     return page;

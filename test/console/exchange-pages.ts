@@ -18,7 +18,7 @@ export async function fillEditor(editor: Locator, text: string): Promise<void> {
 /** The pages of exchanges: their editor, the preview of a change, and cycles. */
 export function exchangePages(opened: () => OpenedConsole): void {
   it('marks the line of a syntax error in a selector while it is typed', async () => {
-    const page = await opened().page('#/x-new');
+    const page = await opened().samePage('#/x-new');
     const editor = page.getByLabel('Selector of destination 1');
     await editor.click();
     // Keys that open other pages outside of a text field.
@@ -47,7 +47,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
     ]);
     await opened().request('POST', '/x/by-size/stop');
     for (const amount of [5, 50, 500]) await opened().insert('N', 'sized', JSON.stringify({ amount }));
-    const page = await opened().page('#/x/by-size/edit');
+    const page = await opened().samePage('#/x/by-size/edit');
     const editor = page.getByLabel('Selector of destination 1');
     await fillEditor(editor, 'env => env.msg.payload.amount >');
     await page.getByRole('button', { name: 'Save the change …' }).click();
@@ -98,7 +98,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await declare('unseen', 'unseen-in', [{ queue: 'unseen-out', selector }]);
     const form = { 'content-type': 'application/x-www-form-urlencoded' };
     await opened().insert('N', 'unseen-in', '{"amount":500}', form);
-    const page = await opened().page('#/x/unseen');
+    const page = await opened().samePage('#/x/unseen');
     await page.getByText('saw its payload as bytes (application/x-www-form-urlencoded)').waitFor();
     await opened().request('POST', '/x/unseen/stop');
     await opened().insert('N', 'unseen-in', '{"amount":500}');
@@ -114,7 +114,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
 
   it('changes the number of loops and the window of an exchange, and back to the defaults', async () => {
     await declare('wider', 'wider-in', [{ queue: 'wider-out' }]);
-    const page = await opened().page('#/x/wider');
+    const page = await opened().samePage('#/x/wider');
     for (const [loops, window, shown] of [
       ['2', '10', '2 loops, window 10:'],
       ['', '', '1 loop, window 1,000:'],
@@ -133,7 +133,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await declare('throwing', 'thrown', [{ queue: 'thrown-to', selector: 'env => env.missing.member' }]);
     await opened().request('POST', '/x/throwing/stop');
     await opened().insert('N', 'thrown', '1');
-    const page = await opened().page('#/x/throwing/edit');
+    const page = await opened().samePage('#/x/throwing/edit');
     await page.getByRole('button', { name: 'Dry run' }).click();
     const status = page.getByRole('status').filter({ hasText: /^Line 1/ });
     await status.waitFor();
@@ -241,7 +241,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
   it('filters exchanges in table and graph by name, queue, namespace and state, and keeps the filter in the address', async () => {
     await declare('mailing', 'letters', [{ queue: 'outgoing-mail' }]);
     await opened().request('POST', '/x/mailing/stop');
-    const page = await opened().page('#/exchanges');
+    const page = await opened().samePage('#/exchanges');
     const table = page.getByLabel('Exchanges', { exact: true });
     const drawn = page.locator('.graph rect.exchange');
     await table.getByText('Stopped').waitFor();
@@ -277,7 +277,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
   it('marks exchanges that form a cycle, in words as well as in the graph', async () => {
     await declare('ring-a', 'ring-1', [{ queue: 'ring-2' }]);
     await declare('ring-b', 'ring-2', [{ queue: 'ring-1' }, { queue: 'ring-out' }]);
-    const page = await opened().page('#/exchanges');
+    const page = await opened().samePage('#/exchanges');
     await page.getByLabel('Cycles').getByText('ring-1 → ring-a → ring-2 → ring-b → ring-1').waitFor();
     const rows = page.getByLabel('Exchanges', { exact: true }).locator('tbody tr');
     await rows.filter({ hasText: 'ring-b' }).getByText('In a cycle').waitFor();

@@ -137,7 +137,7 @@ export function navigation(opened: () => OpenedConsole): void {
       headers: { 'content-type': 'application/x-ndjson' },
       body: '{"text":"x"}\n'.repeat(90),
     });
-    const page = await opened().page('#/q/N/scrolled');
+    const page = await opened().samePage('#/q/N/scrolled');
     const first = page.locator('table.rows tbody a').first();
     const scrolledBy = (): Promise<number> =>
       page.getByLabel('Elements of scrolled').evaluate((table) => table.scrollTop);
@@ -151,7 +151,7 @@ export function navigation(opened: () => OpenedConsole): void {
 
   it('keeps the focus in a table whose focused row is removed by someone else', async () => {
     for (const queue of ['row-of-a', 'row-of-b']) await opened().insert('N', queue, '1');
-    const page = await opened().page('#/queues?filter=row-of-');
+    const page = await opened().samePage('#/queues?filter=row-of-');
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     const rows = page.locator('table.rows tbody');
     await rows.getByRole('link', { name: 'row-of-b' }).waitFor();
@@ -257,7 +257,7 @@ export function navigation(opened: () => OpenedConsole): void {
   });
 
   it('sets the focus to the first field of a form', async () => {
-    const page = await opened().page('#/q/jobs/orders');
+    const page = await opened().samePage('#/q/jobs/orders');
     await page.getByRole('button', { name: 'Insert' }).click();
     const body = page.getByRole('dialog').getByLabel('Body');
     await body.waitFor();
@@ -265,7 +265,7 @@ export function navigation(opened: () => OpenedConsole): void {
   });
 
   it('discards the changes if the editor of an exchange is cancelled', async () => {
-    const page = await opened().page('#/x/route/edit');
+    const page = await opened().samePage('#/x/route/edit');
     await page.getByLabel('From queue').fill('elsewhere');
     await page.getByRole('link', { name: 'Cancel' }).click();
     await page.getByLabel('Destinations').waitFor();
@@ -280,7 +280,7 @@ export function navigation(opened: () => OpenedConsole): void {
     });
     await opened().request('DELETE', '/x/noted');
     await opened().request('DELETE', '/q/N/noted/elements');
-    const page = await opened().page('#/users');
+    const page = await opened().samePage('#/users');
     const rows = page.getByLabel('Who changed what').locator('tbody tr');
     await rows.filter({ hasText: 'createExchange' }).filter({ hasText: 'id: noted' }).waitFor();
     await rows.filter({ hasText: 'purge' }).filter({ hasText: 'removed: 0' }).first().waitFor();
@@ -291,7 +291,7 @@ export function navigation(opened: () => OpenedConsole): void {
 
   it('lists operations without the dry runs of confirmations, unless they are requested', async () => {
     await opened().insert('N', 'only-counted', '1');
-    const page = await opened().page('#/q/N/only-counted');
+    const page = await opened().samePage('#/q/N/only-counted');
     await page.getByRole('button', { name: 'Delete …' }).click();
     await page.getByRole('button', { name: 'Delete 1 element of only-counted', disabled: false }).waitFor();
     await page.goto(`${opened().server.url}/console/#/operations`);

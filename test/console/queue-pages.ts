@@ -21,7 +21,7 @@ async function insertRaw(url: string, path: string, body: string): Promise<void>
 export function queuePages(opened: () => OpenedConsole): void {
   it('shows where the options of a queue come from, and changes them', async () => {
     await opened().insert('jobs', 'tuned', '1');
-    const page = await opened().page('#/q/jobs/tuned/options');
+    const page = await opened().samePage('#/q/jobs/tuned/options');
     const rows = page.getByLabel('Options', { exact: true }).locator('tbody tr');
     const row = (name: string): Promise<string[]> =>
       rows.filter({ hasText: name }).locator('td').allInnerTexts();
@@ -52,7 +52,7 @@ export function queuePages(opened: () => OpenedConsole): void {
 
   it('does not overwrite options of a queue that were stored elsewhere since the page was opened', async () => {
     await opened().insert('jobs', 'shared', '1');
-    const page = await opened().page('#/q/jobs/shared/options');
+    const page = await opened().samePage('#/q/jobs/shared/options');
     await page.getByRole('button', { name: 'Change …' }).click();
     await page.getByLabel('Dead letter of this queue').selectOption('none');
     await opened().request('PUT', '/q/jobs/shared/options', { body: JSON.stringify({ ttl: 60 }) });
@@ -65,7 +65,7 @@ export function queuePages(opened: () => OpenedConsole): void {
   it('lists and counts the deliveries of the first group that a stream has, until another is chosen', async () => {
     for (const groups of ['third', 'third,billing', 'third,shipping'])
       await opened().request('PUT', `/q/events/late-groups?groups=${groups}`, { body: '1' });
-    const page = await opened().page('#/q/events/late-groups');
+    const page = await opened().samePage('#/q/events/late-groups');
     const states = page.getByRole('navigation', { name: 'States' });
     await page.getByText('All 3 that match').waitFor();
     await states.getByRole('link', { name: 'All 3', exact: true }).waitFor();
@@ -95,7 +95,7 @@ export function queuePages(opened: () => OpenedConsole): void {
   });
 
   it('inserts into the named groups of a stream, and clones an element only for the group that is shown', async () => {
-    const page = await opened().page('#/q/events/named-groups');
+    const page = await opened().samePage('#/q/events/named-groups');
     const dialog = page.getByRole('dialog');
     const insert = async (): Promise<void> => {
       await dialog.getByRole('button', { name: 'Insert' }).click();
@@ -123,7 +123,7 @@ export function queuePages(opened: () => OpenedConsole): void {
 
   it('says where the mistake in the selector of a search is', async () => {
     await opened().insert('N', 'searched', '1');
-    const page = await opened().page('#/q/N/searched?search=env => (');
+    const page = await opened().samePage('#/q/N/searched?search=env => (');
     await page.getByText('Line 1, column 9: The selector ends too soon.', { exact: true }).waitFor();
   });
 
@@ -132,7 +132,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await opened().request('PUT', `/q/events/crowded?groups=${all.join(',')}`, { body: '1' });
     const put = await opened().request('PUT', '/q/events/crowded?groups=g11', { body: '2' });
     const { id } = (await put.json()) as { id: string };
-    const page = await opened().page(`#/q/events/crowded/e/${id}?group=g00`);
+    const page = await opened().samePage(`#/q/events/crowded/e/${id}?group=g00`);
     await page.getByLabel('Groups that it waits for').getByRole('link', { name: 'g11' }).waitFor();
   });
 
@@ -161,7 +161,7 @@ export function queuePages(opened: () => OpenedConsole): void {
       '/q/jobs/__deadletter__/elements?where=env.msg.hdrs["x-dl-reason"]==="smtp 421"',
     );
     const { elements } = (await taken.json()) as { elements: { id: string }[] };
-    const page = await opened().page(`#/q/jobs/__deadletter__/e/${elements[0]?.id}`);
+    const page = await opened().samePage(`#/q/jobs/__deadletter__/e/${elements[0]?.id}`);
     const timeline = page.getByLabel('Timeline').locator('li');
     await timeline.filter({ hasText: 'Inserted' }).waitFor();
     await timeline
@@ -182,7 +182,7 @@ export function queuePages(opened: () => OpenedConsole): void {
   });
 
   it('reads an element again when it has matured and when its lease has ended', async () => {
-    const page = await opened().page('#/');
+    const page = await opened().samePage('#/');
     const why = page.getByLabel('Why it is not delivered now');
     const ready = why.locator('p:not([data-before])', {
       hasText: 'It is ready, and no consumer is waiting.',
@@ -195,7 +195,7 @@ export function queuePages(opened: () => OpenedConsole): void {
       state: Locator,
       causeState: (seconds: number) => Promise<boolean>,
     ): Promise<void> => {
-      for (let seconds = 3; ; seconds *= 2) {
+      for (let seconds = 1; ; seconds *= 2) {
         if (!(await causeState(seconds))) continue;
         await state.or(ready).waitFor();
         if ((await state.count()) > 0) break;
@@ -265,7 +265,7 @@ export function queuePages(opened: () => OpenedConsole): void {
       headers: { 'content-type': 'application/json' },
       body: JSON.stringify({ lease: 630, ttl: 86_400, retryDelay: { first: 0.25, max: 90 } }),
     });
-    const page = await opened().page('#/q/N/exact/options');
+    const page = await opened().samePage('#/q/N/exact/options');
     await page.getByText('10 min (630 s)', { exact: true }).waitFor();
     await page.getByText('1 d', { exact: true }).waitFor();
     await page.getByText(/^0\.25 s, .*up to 1 min 30 s \(90 s\)/).waitFor();
@@ -312,7 +312,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     );
     const { elements } = (await list.json()) as { elements: { id: string }[] };
     const id = elements[0]?.id ?? '';
-    const page = await opened().page(`#/q/jobs/__deadletter__/e/${id}`);
+    const page = await opened().samePage(`#/q/jobs/__deadletter__/e/${id}`);
     await page.getByRole('button', { name: 'Redrive …' }).click();
     const confirm = page.getByRole('button', {
       name: 'Redrive 1 element of __deadletter__',
@@ -391,7 +391,7 @@ export function queuePages(opened: () => OpenedConsole): void {
   it('does not report an element as gone if there are groups in which it was not searched', async () => {
     const groups = Array.from({ length: 11 }, (_, i) => `g${i}`).join(',');
     await opened().request('PUT', `/q/events/many-groups?groups=${groups}`, { body: '1' });
-    const page = await opened().page('#/q/events/many-groups/watch/none?dead=none');
+    const page = await opened().samePage('#/q/events/many-groups/watch/none?dead=none');
     await page.getByText('It is not among the first').waitFor();
   });
 
@@ -417,7 +417,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     const put = await opened().request('PUT', '/q/events/signups', { body: '1' });
     const { id } = (await put.json()) as { id: string };
     await (await opened().request('GET', '/q/events/signups?group=billing')).arrayBuffer();
-    const page = await opened().page(`#/q/events/signups/e/${id}?group=billing`);
+    const page = await opened().samePage(`#/q/events/signups/e/${id}?group=billing`);
     const groups = page.getByLabel('Groups that it waits for');
     await groups.getByRole('heading', { name: 'Group billing has finished it' }).waitFor();
     await groups.getByRole('link', { name: 'shipping' }).click();
@@ -451,7 +451,7 @@ export function queuePages(opened: () => OpenedConsole): void {
 
   it('exports a queue, and imports its file into another without repeating elements', async () => {
     for (const body of ['"a"', '"b"', '"c"']) await opened().insert('N', 'exported', body);
-    const page = await opened().page('#/q/N/exported');
+    const page = await opened().samePage('#/q/N/exported');
     await page.getByRole('button', { name: 'More of exported' }).click();
     const [download] = await Promise.all([
       page.waitForEvent('download'),
@@ -494,7 +494,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     for (const body of ['1', '2', '3']) await opened().insert('N', 'purged', body);
     const taken = await opened().request('GET', '/q/N/purged?reserve=true');
     await taken.arrayBuffer();
-    const page = await opened().page('#/q/N/purged');
+    const page = await opened().samePage('#/q/N/purged');
     await page.getByText('All 3 that match').waitFor();
     await page.getByRole('button', { name: 'More of purged' }).click();
     await page.getByRole('button', { name: 'Purge …' }).click();
