@@ -12,7 +12,7 @@ import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-links.tsx';
 import { Empty, Loaded, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
-import { CancelCalls } from './queue-consumers.tsx';
+import { CancelCalls, CONSUMER_COLUMNS } from './queue-consumers.tsx';
 
 /** Maximum rows of each table. */
 const MAX_LISTED = 200;
@@ -67,11 +67,8 @@ function WaitingNow({
         keyOf={({ node, ns, queue, tid }) => JSON.stringify([node, ns, queue, tid])}
         columns={[
           { title: 'Queue', cell: ({ ns, queue }) => <QueueLink ns={ns} queue={queue} /> },
-          { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
-          { title: 'Protocol', cell: ({ protocol }) => protocol },
-          { title: 'From', cell: ({ address }) => address ?? '–' },
           ...nodeColumn<WaitingConsumer>(waiting),
-          { title: 'Since', cell: ({ since }) => <When at={since} /> },
+          ...CONSUMER_COLUMNS,
         ]}
         actions={(consumer) => <CancelCalls of={consumer} tid={consumer.tid} onDone={reload} />}
       />

@@ -6,7 +6,7 @@ import { may } from '../session.ts';
 import { Button } from '../ui/button.tsx';
 import { Card } from '../ui/card.tsx';
 import { Length } from '../ui/nodes.tsx';
-import { PlainTable } from '../ui/plain-table.tsx';
+import { type PlainColumn, PlainTable } from '../ui/plain-table.tsx';
 import { Empty, Loaded, NeedsRight } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
@@ -63,19 +63,22 @@ function WaitingConsumers({
           </Empty>
         }
         keyOf={({ tid }) => tid}
-        columns={[
-          { title: 'Tid', className: 'mono', cell: ({ tid }) => tid },
-          { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
-          { title: 'Protocol', cell: ({ protocol }) => protocol },
-          { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
-          { title: 'Group', cell: ({ group }) => group ?? '–' },
-          { title: 'Since', cell: ({ since }) => <When at={since} /> },
-        ]}
+        columns={CONSUMER_COLUMNS}
         actions={({ tid }) => <CancelCalls of={of} tid={tid} onDone={reload} />}
       />
     </Card>
   );
 }
+
+/** What tables show of a waiting consumer. */
+export const CONSUMER_COLUMNS: readonly PlainColumn<PendingConsumer>[] = [
+  { title: 'Tid', className: 'mono', cell: ({ tid }) => tid },
+  { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
+  { title: 'Protocol', cell: ({ protocol }) => protocol },
+  { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
+  { title: 'Group', cell: ({ group }) => group ?? '–' },
+  { title: 'Since', cell: ({ since }) => <When at={since} /> },
+];
 
 /** A button that cancels the calls that wait under a tid. */
 export function CancelCalls({
