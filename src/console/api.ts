@@ -11,8 +11,8 @@ export function setCsrfToken(token: string | null): void {
   csrfToken = token;
 }
 
-/** The headers of every request, including those not sent by {@link call}. */
-export function commonHeaders(): Readonly<Record<string, string>> {
+/** The headers of every request. */
+function commonHeaders(): Readonly<Record<string, string>> {
   // With `x-requested-with`, the server sends a challenge for which browsers do not open their own login dialog.
   const headers = { accept: 'application/problem+json, */*', 'x-requested-with': 'fetch' };
   return csrfToken === null ? headers : { ...headers, 'x-csrf-token': csrfToken };
@@ -125,7 +125,7 @@ export function call(where: string, request: ApiRequest = {}): Promise<Response>
  * Repeats a request once if another tab has signed in again: the browser's cookie then belongs to that session, but the
  * CSRF token to the previous one. The rejected request changed nothing.
  */
-export async function withFreshToken<T>(request: () => Promise<T>): Promise<T> {
+async function withFreshToken<T>(request: () => Promise<T>): Promise<T> {
   try {
     return await request();
   } catch (error) {
@@ -165,27 +165,63 @@ async function send(where: string, request: ApiRequest): Promise<Response> {
   noteDate(response.headers.get('date'));
   if (response.ok) return response;
   const text = await response.text().catch(() => '');
-  throw apiError(response.status, response.statusText, text, {
-    // A 401 for the previous session says nothing about the present one.
-    isOfSession: csrfToken === ownToken,
-    isOfServer: response.headers.get('content-type')?.startsWith('application/problem+json') === true,
-  });
+  const contentType = response.headers.get('content-type');
+  throw apiError({ status: response.status, statusText: response.statusText, text, contentType, ownToken });
 }
 
-interface ErrorOrigin {
-  /** Whether the request was sent in the present session. */
-  readonly isOfSession?: boolean;
-  readonly isOfServer?: boolean;
+interface UploadOptions {
+  readonly signal: AbortSignal;
+  readonly onProgress: (sentBytes: number) => void;
+}
+
+/**
+ * Sends a file of NDJSON. Uses `XMLHttpRequest`, because `fetch` does not report upload progress.
+ * @returns the body of the response
+ * @throws ApiError as `call`, and if `signal` is aborted
+ */
+export function upload(where: string, file: Blob, options: UploadOptions): Promise<string> {
+  return withFreshToken(() => sendFile(where, file, options));
+}
+
+async function sendFile(where: string, file: Blob, { signal, onProgress }: UploadOptions): Promise<string> {
+  const { promise, resolve, reject } = Promise.withResolvers<string>();
+  const request = new XMLHttpRequest();
+  request.open('POST', urlOf(where));
+  request.setRequestHeader('content-type', 'application/x-ndjson');
+  for (const [name, value] of Object.entries(commonHeaders())) request.setRequestHeader(name, value);
+  const ownToken = csrfToken;
+  request.upload.addEventListener('progress', ({ loaded }) => onProgress(loaded));
+  request.addEventListener('load', () => {
+    const { status, statusText, responseText: text } = request;
+    const contentType = request.getResponseHeader('content-type');
+    if (status === 200) resolve(text);
+    else reject(apiError({ status, statusText, text, contentType, ownToken }));
+  });
+  request.addEventListener('error', () => {
+    reject(new ApiError(0, 'unreachable', 'The server closed the connection, or did not respond.'));
+  });
+  request.addEventListener('abort', () => {
+    reject(new ApiError(0, 'cancelled', 'The import was cancelled. Elements that had arrived are stored.'));
+  });
+  signal.addEventListener('abort', () => request.abort(), { once: true });
+  request.send(file);
+  return promise;
+}
+
+interface FailedResponse {
+  readonly status: number;
+  readonly statusText: string;
+  readonly text: string;
+  readonly contentType: string | null;
+  /** The CSRF token that was sent. */
+  readonly ownToken: string | null;
 }
 
 /** Creates the error of an error response, and notes an ended session or a missing right. */
-export function apiError(
-  status: number,
-  statusText: string,
-  text: string,
-  { isOfSession = true, isOfServer = false }: ErrorOrigin = {},
-): ApiError {
-  if (status === 401 && isOfSession) rejected.value += 1;
+function apiError({ status, statusText, text, contentType, ownToken }: FailedResponse): ApiError {
+  // A 401 for the previous session says nothing about the present one.
+  if (status === 401 && ownToken === csrfToken) rejected.value += 1;
+  const isOfServer = contentType?.startsWith('application/problem+json') === true;
   try {
     const { code, message, error, detail, title, ...details } = JSON.parse(text) as Record<string, unknown>;
     const reported = [message, detail, title, error].find((one) => typeof one === 'string');

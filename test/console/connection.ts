@@ -416,6 +416,29 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('button', { name: 'Sign in' }).count(), 0);
   });
 
+  it('does not mistake a late response to an import in the previous session for the end of the current one', async () => {
+    const page = await opened().page('#/q/N/late-import', { isFailing: true });
+    await page.getByRole('button', { name: 'More of late-import' }).click();
+    await page.getByRole('button', { name: 'Import …' }).click();
+    const dialog = page.getByRole('dialog', { name: 'Import into late-import' });
+    const file = { name: 'q.ndjson', mimeType: 'text/plain', buffer: Buffer.from('{}') };
+    await dialog.getByLabel('File').setInputFiles(file);
+    const { promise: mayAnswer, resolve: answer } = Promise.withResolvers<void>();
+    const late = { status: 401, json: { code: 'unauthorized', message: 'This came late.' } };
+    await page.route('**/import', (route) => mayAnswer.then(() => route.fulfill(late)));
+    const asked = page.waitForRequest('**/import');
+    await dialog.getByRole('button', { name: 'Import into late-import' }).click();
+    await asked;
+    await endSessions();
+    await pressWithoutSession(page, page.getByRole('button', { name: 'Pause', exact: true }));
+    await page.getByLabel('Password').fill(ADMIN.password);
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
+    answer();
+    await page.getByText('This came late.').waitFor();
+    assert.equal(await page.getByRole('button', { name: 'Sign in' }).count(), 0);
+  });
+
   it('does not show typed text to another user who signs in', async () => {
     await opened().insert('N', 'not-yours', '1');
     const page = await opened().page('#/q/N/not-yours', { isFailing: true });

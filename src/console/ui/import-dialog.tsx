@@ -1,58 +1,12 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import type { Imported } from '../../model/records.ts';
-import {
-  ApiError,
-  apiError,
-  commonHeaders,
-  type QueueNamed,
-  queuePath,
-  urlOf,
-  withFreshToken,
-} from '../api.ts';
+import { ApiError, type QueueNamed, queuePath, upload } from '../api.ts';
 import { bytes, named, several } from '../format.ts';
 import { Button } from './button.tsx';
 import { Dialog } from './dialog.tsx';
 import { Field, useWork } from './form.tsx';
 import { Failure, Meter } from './states.tsx';
-
-interface ImportOptions {
-  readonly signal: AbortSignal;
-  readonly onProgress: (sentBytes: number) => void;
-}
-
-/**
- * Imports the file of an export.
- * @throws ApiError with details of how much was stored before an invalid line
- */
-function importFile(into: QueueNamed, file: Blob, options: ImportOptions): Promise<Imported> {
-  return withFreshToken(() => sendFile(into, file, options));
-}
-
-/** Uses `XMLHttpRequest`, because `fetch` does not report upload progress. */
-async function sendFile(into: QueueNamed, file: Blob, options: ImportOptions): Promise<Imported> {
-  const { promise, resolve, reject } = Promise.withResolvers<string>();
-  const request = new XMLHttpRequest();
-  request.open('POST', urlOf(queuePath(into, 'import')));
-  request.setRequestHeader('content-type', 'application/x-ndjson');
-  for (const [name, value] of Object.entries(commonHeaders())) request.setRequestHeader(name, value);
-  request.upload.addEventListener('progress', ({ loaded }) => options.onProgress(loaded));
-  request.addEventListener('load', () => {
-    const { status, statusText, responseText } = request;
-    if (status === 200) resolve(responseText);
-    else reject(apiError(status, statusText, responseText));
-  });
-  request.addEventListener('error', () => {
-    reject(new ApiError(0, 'unreachable', 'The server closed the connection, or did not respond.'));
-  });
-  request.addEventListener('abort', () => {
-    reject(new ApiError(0, 'cancelled', 'The import was cancelled. Elements that had arrived are stored.'));
-  });
-  options.signal.addEventListener('abort', () => request.abort(), { once: true });
-  request.send(file);
-  // Parse here, not in the listener, so that an error rejects: a proxy may answer 200 with another page.
-  return JSON.parse(await promise) as Imported;
-}
 
 /** Imports an exported file, and shows progress and result. Closing the dialog cancels the import. */
 export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; readonly onClose: () => void }) {
@@ -70,7 +24,9 @@ export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; rea
     const onProgress = (sent: number): void => {
       sentBytes.value = sent;
     };
-    result.value = await importFile(into, chosen, { signal, onProgress });
+    const text = await upload(queuePath(into, 'import'), chosen, { signal, onProgress });
+    // A proxy may answer 200 with another page.
+    result.value = JSON.parse(text) as Imported;
   };
   return (
     <Dialog title={`Import into ${named(into.queue)}`} onClose={onClose}>
