@@ -38,8 +38,6 @@ const PAGE_SIZE = 100;
 /** The server's maximum `offset` is a million. */
 const MAX_PAGE = 10_001;
 
-const SORTS: readonly string[] = ['name', 'ready', 'scheduled', 'reserved', 'depth', 'age', 'in', 'out'];
-
 /** Suggestions for the field of the filter. */
 const QUALIFIERS = [
   'ns:N',
@@ -60,7 +58,7 @@ function searchOf(query: URLSearchParams): QueueSearch {
   const page = Number(query.get('page'));
   return {
     filter: query.get('filter') ?? '',
-    sort: SORTS.includes(sort.replace(/^-/, '')) ? sort : 'name',
+    sort: COLUMNS.some(({ id, isSortable }) => isSortable && id === sort.replace(/^-/, '')) ? sort : 'name',
     page: Number.isInteger(page) && page >= 1 && page <= MAX_PAGE ? page : 1,
   };
 }
@@ -450,8 +448,8 @@ function Age({ queue }: { readonly queue: FoundQueue }) {
 
 /** A separate component, so that the clock does not render the whole table each second. */
 function Trend({ queue }: { readonly queue: FoundQueue }) {
-  const queueSamples = samples.get(keyOf(queue));
-  return <Spark samples={queueSamples} now={queueSamples === undefined ? 0 : clock.value} />;
+  const depths = samples.get(keyOf(queue));
+  return <Spark depths={depths} now={depths === undefined ? 0 : clock.value} />;
 }
 
 /** The columns that the user has chosen. */
@@ -479,31 +477,36 @@ function ColumnChoice() {
   );
 }
 
-const WIDTH = 96;
-const HEIGHT = 20;
+const SPARK_WIDTH = 96;
+const SPARK_HEIGHT = 20;
 
 /** The depth of a queue while this page was open, as a small chart. A cell next to it shows the number. */
 function Spark({
-  samples,
+  depths,
   now,
 }: {
-  readonly samples: readonly DepthSample[] | undefined;
+  readonly depths: readonly DepthSample[] | undefined;
   readonly now: number;
 }) {
-  if (samples === undefined || samples.length < 2) return <span class="spark-rest" />;
-  const from = Math.max(samples[0]?.at ?? now, now - KEPT_MS);
+  if (depths === undefined || depths.length < 2) return <span class="spark-rest" />;
+  const from = Math.max(depths[0]?.at ?? now, now - KEPT_MS);
   const span = Math.max(1, now - from);
-  const top = Math.max(1, ...samples.map(({ size }) => size));
-  const x = (at: number): string => ((Math.max(0, at - from) / span) * WIDTH).toFixed(1);
-  const y = (size: number): string => (HEIGHT - 1.5 - (size / top) * (HEIGHT - 3)).toFixed(1);
-  const steps = samples.map(({ at, size }, i) => {
-    const before = samples[i - 1];
+  const top = Math.max(1, ...depths.map(({ size }) => size));
+  const x = (at: number): string => ((Math.max(0, at - from) / span) * SPARK_WIDTH).toFixed(1);
+  const y = (size: number): string => (SPARK_HEIGHT - 1.5 - (size / top) * (SPARK_HEIGHT - 3)).toFixed(1);
+  const steps = depths.map(({ at, size }, i) => {
+    const before = depths[i - 1];
     return before === undefined ? `M${x(at)} ${y(size)}` : `L${x(at)} ${y(before.size)}L${x(at)} ${y(size)}`;
   });
-  const last = samples.at(-1);
+  const last = depths.at(-1);
   return (
-    <svg class="spark" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
-      <path d={`${steps.join('')}L${WIDTH} ${y(last?.size ?? 0)}`} />
+    <svg
+      class="spark"
+      viewBox={`0 0 ${SPARK_WIDTH} ${SPARK_HEIGHT}`}
+      preserveAspectRatio="none"
+      aria-hidden="true"
+    >
+      <path d={`${steps.join('')}L${SPARK_WIDTH} ${y(last?.size ?? 0)}`} />
     </svg>
   );
 }
