@@ -557,6 +557,22 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('1 queue paused').waitFor();
   });
 
+  it('does not create a selected queue again that someone else has deleted', async () => {
+    for (const queue of ['chosen-a', 'chosen-b']) await opened().insert('N', queue, '1');
+    const page = await opened().samePage('#/queues?filter=chosen-');
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    await page.locator('table.rows tbody tr').nth(1).waitFor();
+    await page.getByLabel('Select all that are listed').check();
+    await page.getByText('2 queues selected').waitFor();
+    await opened().request('DELETE', '/q/N/chosen-a?force=1');
+    await page.getByText('1 queue selected').waitFor();
+    await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page.getByText('1 queue paused').waitFor();
+    const status = await opened().request('GET', '/q/N/chosen-a/status');
+    assert.equal(((await status.json()) as { paused: boolean }).paused, false);
+    await opened().request('DELETE', '/q/N/chosen-b?force=1');
+  });
+
   it('imports with the session that another tab has started', async () => {
     await opened().insert('N', 'two-imports', '1');
     const lines = Buffer.from(await (await opened().request('GET', '/q/N/two-imports/export')).arrayBuffer());

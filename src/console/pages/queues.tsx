@@ -143,6 +143,8 @@ export function Queues() {
   const shown = listed.value;
   const rows = withLatest(shown?.queues ?? [], latest?.queues ?? []);
   const isAnswered = shown?.key === key || found.error === null;
+  // Without those that are gone: a pause would create them again.
+  const chosen = [...selected.value.values()].filter((one) => !isLive || queues.has(keyOf(one)));
   return (
     <>
       <div class="page-head">
@@ -170,9 +172,9 @@ export function Queues() {
             Sort again
           </Button>
         </header>
-        {selected.value.size > 0 && (
+        {chosen.length > 0 && (
           <SelectionBar
-            chosen={[...selected.value.values()]}
+            chosen={chosen}
             onDone={(failed) => {
               selected.value = new Map(failed.map((one) => [keyOf(one), one]));
               found.reload();
