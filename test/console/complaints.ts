@@ -46,7 +46,7 @@ export function complaints(opened: () => OpenedConsole): void {
 
   it('says that a page of a list is empty now, and offers the first page', async () => {
     await opened().insert('N', 'only-one', '1');
-    const page = await opened().samePage('#/queues?filter=only-one&page=7');
+    const page = await opened().page('#/queues?filter=only-one&page=7');
     await page.getByText('Page 7 is empty now').waitFor();
     await page.getByRole('button', { name: 'Show the first page' }).click();
     await page.getByRole('link', { name: 'only-one' }).waitFor();

@@ -559,7 +559,7 @@ export function connection(opened: () => OpenedConsole): void {
 
   it('does not create a selected queue again that someone else has deleted', async () => {
     for (const queue of ['chosen-a', 'chosen-b']) await opened().insert('N', queue, '1');
-    const page = await opened().samePage('#/queues?filter=chosen-');
+    const page = await opened().page('#/queues?filter=chosen-');
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     await page.locator('table.rows tbody tr').nth(1).waitFor();
     await page.getByLabel('Select all that are listed').check();

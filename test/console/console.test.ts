@@ -330,7 +330,7 @@ describe('The console in a browser', () => {
     while (names.length > 0) {
       await Promise.all(names.splice(0, 50).map((name) => opened.insert('N', name, '1')));
     }
-    const page = await opened.samePage('#/queues?filter=zz-&sort=-ready');
+    const page = await opened.page('#/queues?filter=zz-&sort=-ready');
     const first = page.locator('table.rows tbody tr').first();
     await first.getByRole('link', { name: 'zz-busy' }).waitFor();
     await page.getByText(`${(QUEUES + 1).toLocaleString('en-US')} of `).waitFor();

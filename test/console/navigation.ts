@@ -151,7 +151,7 @@ export function navigation(opened: () => OpenedConsole): void {
 
   it('keeps the focus in a table whose focused row is removed by someone else', async () => {
     for (const queue of ['row-of-a', 'row-of-b']) await opened().insert('N', queue, '1');
-    const page = await opened().samePage('#/queues?filter=row-of-');
+    const page = await opened().page('#/queues?filter=row-of-');
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     const rows = page.locator('table.rows tbody');
     await rows.getByRole('link', { name: 'row-of-b' }).waitFor();
