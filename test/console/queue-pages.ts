@@ -312,7 +312,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     );
     const { elements } = (await list.json()) as { elements: { id: string }[] };
     const id = elements[0]?.id ?? '';
-    const page = await opened().samePage(`#/q/jobs/__deadletter__/e/${id}`);
+    const page = await opened().page(`#/q/jobs/__deadletter__/e/${id}`);
     await page.getByRole('button', { name: 'Redrive …' }).click();
     const confirm = page.getByRole('button', {
       name: 'Redrive 1 element of __deadletter__',
