@@ -239,7 +239,19 @@ export function queuePages(opened: () => OpenedConsole): void {
       return ((await response.json()) as unknown[]).length === 1;
     });
     const rows = page.getByLabel('Waiting now').locator('tbody tr');
+    const consumer = { ns: 'N', queue: 'crowded', group: null, kind: 'take', window: 10, unacknowledged: 1 };
+    const session = {
+      id: 's',
+      protocol: 'amqp',
+      user: 'admin',
+      address: '',
+      since: new Date().toISOString(),
+    };
+    const sessions = [{ node: 'n', ...session, consumers: Array.from({ length: 30 }, () => consumer) }];
+    const json = { node: 'n', missing: [], total: 1, sessions };
+    await page.route('**/sessions?*', (route) => route.fulfill({ json }));
     await page.getByLabel('Filter clients').fill('AFTER admin');
+    await page.getByText('and 10 more').waitFor();
     await rows.filter({ hasText: 'after-all' }).waitFor();
     assert.equal(await rows.count(), 1);
     await page.getByLabel('Filter clients').fill('nowhere');

@@ -16,6 +16,8 @@ import { CancelCalls, CONSUMER_COLUMNS } from './queue-consumers.tsx';
 
 /** Maximum rows of each table. */
 const MAX_LISTED = 200;
+/** Maximum consumers in the row of a session: an AMQP connection may have 32,768. */
+const MAX_CONSUMERS = 20;
 
 /** The client sessions and the waiting consumers of all nodes. */
 export function Clients() {
@@ -140,13 +142,19 @@ function SessionList({ list, isFiltered }: { readonly list: Sessions; readonly i
           { title: 'Since', cell: ({ since }) => <When at={since} /> },
           {
             title: 'Consumes: unacknowledged of window',
-            cell: ({ consumers }) =>
-              consumers.map(({ ns, queue, window, unacknowledged }, i) => (
-                <div key={i}>
-                  <QueueLink ns={ns} queue={queue} /> {count(unacknowledged)} of{' '}
-                  {window === null ? '–' : count(window)}
-                </div>
-              )),
+            cell: ({ consumers }) => (
+              <>
+                {consumers.slice(0, MAX_CONSUMERS).map(({ ns, queue, window, unacknowledged }, i) => (
+                  <div key={i}>
+                    <QueueLink ns={ns} queue={queue} /> {count(unacknowledged)} of{' '}
+                    {window === null ? '–' : count(window)}
+                  </div>
+                ))}
+                {consumers.length > MAX_CONSUMERS && (
+                  <span class="muted">and {count(consumers.length - MAX_CONSUMERS)} more</span>
+                )}
+              </>
+            ),
           },
         ]}
       />
