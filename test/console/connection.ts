@@ -626,9 +626,13 @@ export function connection(opened: () => OpenedConsole): void {
   it('shows an engine as unavailable although its disk was nearly full before', async () => {
     const page = await opened().page('#/users');
     const since = new Date().toISOString();
-    const alarms = ['disk-nearly-full', 'engine-unavailable'].map((alarm) => {
+    const ofEngine = ['disk-nearly-full', 'engine-unavailable'].map((alarm) => {
       return { alarm, engine: 'sqlite:N.db', namespaces: ['N'], detail: 'away', since };
     });
+    const ofQueues = Array.from({ length: 30 }, (_, i) => {
+      return { alarm: 'dead-letters-grew', ns: 'N', queue: `dead-${i}`, totalSize: 1, since };
+    });
+    const alarms = [...ofQueues, ...ofEngine];
     const body = `event: start\ndata: {"full":true}\n\nevent: alarms\ndata: ${JSON.stringify(alarms)}\n\nevent: complete\ndata: {}\n\n`;
     await page.route('**/events?*', (route) => route.fulfill({ body, contentType: 'text/event-stream' }));
     await page.goto(`${opened().server.url}/console/#/`);
@@ -637,6 +641,10 @@ export function connection(opened: () => OpenedConsole): void {
     const link = page.getByRole('link', { name: 'N', exact: true });
     const row = namespaces.locator('tbody tr').filter({ has: link });
     await row.getByText('Unavailable').waitFor();
+    // The alarms of engines come first, and of the others only some are shown.
+    const shown = page.getByRole('region', { name: 'Alarms' });
+    await shown.getByText('Engine sqlite:N.db is unavailable').waitFor();
+    await shown.getByText('and 12 more').waitFor();
   });
 
   it('counts the dead letters of an engine that was unavailable when the overview was opened', async () => {

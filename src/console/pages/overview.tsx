@@ -35,6 +35,8 @@ import { Badge, Empty, Loading, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
 const MAX_CONCERNS = 10;
+/** Each dead-letter queue may have an alarm. */
+const MAX_ALARMS = 20;
 /** Maximum options listed that nodes configure differently. */
 const MAX_CONFLICTS = 10;
 
@@ -94,11 +96,14 @@ function alarmText({
 
 function Alarms() {
   version.value;
-  const all = [...alarms.values()];
+  // Those of engines first.
+  const all = [...alarms.values()].sort(
+    (a, b) => Number(a.queue !== undefined) - Number(b.queue !== undefined),
+  );
   if (all.length === 0) return null;
   return (
     <section class="alarms" aria-label="Alarms">
-      {all.map((alarm) => {
+      {all.slice(0, MAX_ALARMS).map((alarm) => {
         const { alarm: name, ns, queue, since } = alarm;
         const isBad = name === 'engine-unavailable';
         return (
@@ -119,6 +124,7 @@ function Alarms() {
           </div>
         );
       })}
+      {all.length > MAX_ALARMS && <p class="muted">and {count(all.length - MAX_ALARMS)} more</p>}
     </section>
   );
 }
