@@ -179,26 +179,32 @@ export class OpenedConsole {
 
   /**
    * Opens an address in a page of the administrator that tests share: to open another one takes a quarter of a second of
-   * processor time. For tests that do not change what the page receives, nor how it was opened.
+   * processor time. For tests that do not change what the page receives, nor how it was opened. Its context is its own,
+   * because pages of one context adopt each other's preferences.
    */
   async samePage(where: string): Promise<Page> {
-    const page = this.#same ?? (await this.page(NOWHERE));
-    this.#same = page;
+    this.#same ??= await this.page(NOWHERE, { isAlone: true });
     this.#isSameUsed = true;
-    this.#opened.add(page.context());
-    await page.goto(`${this.server.url}/console/${where}`);
-    await page.locator('#page h1').filter({ hasNotText: 'Page not found' }).waitFor();
-    return page;
+    await this.#same.goto(`${this.server.url}/console/${where}`);
+    await this.#same.locator('#page h1').filter({ hasNotText: 'Page not found' }).waitFor();
+    return this.#same;
   }
 
-  /** @returns whether the next test can continue with the page that tests share */
-  async #leaveSame(page: Page): Promise<boolean> {
+  /** Leaves the shared page for the next test, if it has no preferences now. */
+  async #leaveSame(page: Page): Promise<void> {
     await page.goto(`${this.server.url}/console/${NOWHERE}`);
     await page.getByRole('heading', { name: 'Page not found' }).waitFor();
-    return (await page.evaluate(
+    const isUnchanged = await page.evaluate(
       `document.querySelectorAll('.toast button').forEach((dismiss) => dismiss.click());
        localStorage.length === 0`,
-    )) as boolean;
+    );
+    if (!isUnchanged) this.#dropSame();
+  }
+
+  /** Lets {@link check} close the shared page. */
+  #dropSame(): void {
+    if (this.#same !== null) this.#opened.add(this.#same.context());
+    this.#same = null;
   }
 
   async #newContext(
@@ -236,22 +242,23 @@ export class OpenedConsole {
    */
   async check(test: TestContext | SuiteContext | null = null): Promise<void> {
     const passed = test === null || !('passed' in test) || test.passed;
+    if (this.#same !== null) this.#opened.delete(this.#same.context());
+    if (this.#isSameUsed && this.#same !== null) {
+      if (passed) await this.#leaveSame(this.#same);
+      else this.#dropSame();
+    }
+    this.#isSameUsed = false;
     const shared = new Set(this.#shared.values());
     for (const context of this.#opened) {
       for (const page of context.pages().slice(shared.has(context) ? 1 : 0)) {
-        const isSame = page === this.#same;
-        if (isSame && !this.#isSameUsed && shared.has(context)) continue;
         if (!passed) console.error(page.url(), await page.locator('body').innerText());
         // A route that is still fetching would fail the test when its page is closed.
         await page.unrouteAll({ behavior: 'ignoreErrors' });
-        if (isSame && passed && shared.has(context) && (await this.#leaveSame(page))) continue;
-        if (isSame) this.#same = null;
         if (shared.has(context)) await page.close();
       }
       if (!shared.has(context)) await context.close();
     }
     this.#opened.clear();
-    this.#isSameUsed = false;
     assert.deepEqual(this.#browserErrors.splice(0), []);
   }
 
@@ -261,6 +268,7 @@ export class OpenedConsole {
     // `check` closes those that are no longer shared.
     for (const context of this.#shared.values()) this.#opened.add(context);
     this.#shared.clear();
+    this.#dropSame();
   }
 
   async close(): Promise<void> {
