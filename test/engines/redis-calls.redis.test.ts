@@ -100,6 +100,15 @@ describe('A Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['b']);
   });
 
+  it('lists a queue that receives a copy, although it existed only because the reply to a pop had been lost', async () => {
+    const [from, to] = [await used('a'), freshQueue()];
+    assert.deepEqual((await withAnswerLost(() => far.storage.take(to, POP))).deliveries, []);
+    const [reserved] = (await near.storage.take(from, RESERVE)).deliveries;
+    const finish = { id: reserved?.id ?? '', group: '', token: null };
+    await transfer(near.storage, [{ from, finish, inserts: [{ queue: to, element: newElement() }] }]);
+    assert.ok((await near.storage.queues('plain')).includes(to.name));
+  });
+
   it('publishes the signal of an insert with each attempt, so that it is not lost with a connection', async () => {
     const queue = await used();
     const messages: string[] = [];

@@ -10,6 +10,7 @@ import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
 import { rollback } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
 import { freshPrefix, QUEUE_CALL, REDIS_LIST, redisEngine, sharedCluster, standalone } from './redis.ts';
 
 const HOUR_MS = 3_600_000;
@@ -24,10 +25,11 @@ async function withNodes(
   count: number,
   test: (nodes: readonly Engine[], clock: FakeClock, prefix: string) => Promise<void>,
   server: () => Promise<string> = async () => (await standalone()).url,
+  settings: Readonly<Record<string, unknown>> = {},
 ): Promise<void> {
   const [clock, prefix, url] = [new FakeClock(), freshPrefix(), await server()];
   const nodes = Array.from({ length: count }, () =>
-    redisEngine({ url, namespaces: NAMESPACES, clock, prefix }),
+    redisEngine({ url, namespaces: NAMESPACES, clock, prefix, settings }),
   );
   await Promise.all(nodes.map((node) => node.start()));
   try {
@@ -76,6 +78,29 @@ for (const [where, server] of [
         }
       },
       server,
+    );
+  });
+}
+
+for (const [where, server] of [
+  ['one Redis server', async () => (await standalone()).url],
+  ['a Redis cluster', sharedCluster],
+] as const) {
+  it(`On ${where}, a list that another node deleted is listed again after its next insert`, async () => {
+    await withNodes(
+      2,
+      async (nodes) => {
+        const [one, two] = nodes;
+        assert.ok(one && two);
+        await one.storage.insert(named('q'), newElements('a'));
+        await one.storage.take(named('q'), POP);
+        assert.equal(await two.storage.drop(named('q')), true);
+        assert.deepEqual(await one.storage.queues('plain'), []);
+        await one.storage.insert(named('q'), newElements('b'));
+        await until(async () => (await two.storage.queues('plain')).length > 0);
+      },
+      server,
+      { variant: 'list' },
     );
   });
 }

@@ -313,6 +313,23 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('batcher.ts', '(isNew || isRepeated || !isDeclared)', '(isNew || isRepeated)')],
   },
   {
+    name: 'a queue that existed only for a session has no name once it has elements',
+    suite: 'redis calls',
+    edits: [
+      inRedis('library/queue.lua', "if q.tag ~= '' and (q.isNew or q.seq > 0) then", "if q.tag ~= '' then"),
+    ],
+  },
+  {
+    name: 'a list that another node deleted has no name once it has elements',
+    suite: 'redis forgotten queues',
+    edits: [inRedis('library/session.lua', '  registerName(call.homeName)\n', '')],
+  },
+  {
+    name: 'a list of a cluster that another node deleted has no name once it has elements',
+    suite: 'redis forgotten queues',
+    edits: [inRedis('batcher.ts', 'if (isNew) registry', 'if (!queueText) registry')],
+  },
+  {
     name: 'a sweep forgets the session that its own batch writes',
     suite: 'redis upkeep',
     edits: [inRedis('library/sweep.lua', '      q.session = nil\n', '')],

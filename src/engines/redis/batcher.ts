@@ -522,10 +522,16 @@ class Batcher {
 
   /**
    * Registers what a reply shows to be missing outside the queue's slot: the name of a queue that was created again,
-   * because it may have lost its name with its data; sweeps of a queue that was unknown before, and of added elements.
+   * because it may have lost its name with its data, or another node may have deleted it; sweeps of a queue that was
+   * unknown before, and of added elements.
    */
   #registerAfter(batch: Batch, { now, isNew, tag, dueAt }: LibraryReply): Promise<void> | null {
     const { registry } = this.#context;
+    if (this.#isList) {
+      // Inserts do not wait for the server of the names.
+      if (isNew) registry.declare([this.queue]).catch(() => {});
+      return null;
+    }
     if (tag === '' || (batch.number === 0 && !batch.creates)) return null;
     registry.noteTag(this.queue, tag);
     const { creates, deadlineAt } = batch;

@@ -32,7 +32,7 @@ export interface LibraryReply {
   /** The server's time when it executed the call. */
   readonly now: number;
   readonly tag: string;
-  /** The call created the queue. */
+  /** Before the call, the queue did not exist or never had an element. Of lists, this is only reported on a cluster. */
   readonly isNew: boolean;
   readonly results: readonly Result[];
   /** Deliveries that went to the dead-letter queue; null: none. */

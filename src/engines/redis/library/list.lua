@@ -87,7 +87,13 @@ local function pushCall(q, window, args, from, upTo, kept)
   spreadCall('LPUSH', q.list, items)
 end
 
+-- Notes that a push may create the list: see `nameList` in session.lua.
+local function notePush(q)
+  q.isNew = q.isNew or db('EXISTS', q.list) == 0
+end
+
 verbs.lpush = function(q, args, at)
+  notePush(q)
   local window, count, sizes = args[at], tonumber(args[at + 1]), args[at + 2]
   if window ~= '' then q.dropped, q.nextKey = q.keys[q.nextKey], q.nextKey + 1 end
   local from, behind, kept = at + 3, at + 3 + 3 * count, {}
@@ -150,6 +156,7 @@ end
 
 verbs.rpush = function(q, args, at)
   local count, items = tonumber(args[at]), {}
+  notePush(q)
   for i = 1, count do items[i] = args[at + i] end
   -- A placeholder at the other end keeps the list in existence.
   local isTaken = q.taken > 0

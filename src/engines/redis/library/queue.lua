@@ -195,21 +195,24 @@ function useName(names, name, now)
 end
 
 -- Registers the name of a queue in the step that creates it; see registry.ts.
-local function registerName(text)
+function registerName(text)
   local ns, name = string.match(text, '^(.-)/(.*)$')
   if ns == 'due' or ns == 'tidy' then ns = '%' .. ns end
   name = string.gsub(name, '%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
   useName(sub(call.base, 1, -2) .. 'queues:' .. ns, name, call.now)
 end
 
--- Creates the queue unless it exists. The tag is new even if the name is not, so that ids from before a loss of data
--- never match new elements.
+-- Creates the queue unless it exists, and registers its name in the same step. The tag is new even if the name is not,
+-- so that ids from before a loss of data never match new elements. A queue without an element so far counts as new: if
+-- it was created for a session, it has no name yet.
 function createQueue(q)
-  if q.tag ~= '' then return end
-  q.tag = sub(redis.sha1hex(q.h .. call.node .. call.micros .. string.format('%.0f', call.now)), 1, 12)
+  if q.tag ~= '' and (q.isNew or q.seq > 0) then return end
   q.isNew = true
-  db('HSET', q.h, 'm', q.tag)
-  db('ZADD', q.z, 0, '~')
+  if q.tag == '' then
+    q.tag = sub(redis.sha1hex(q.h .. call.node .. call.micros .. string.format('%.0f', call.now)), 1, 12)
+    db('HSET', q.h, 'm', q.tag)
+    db('ZADD', q.z, 0, '~')
+  end
   if q ~= call.home then registerName(q.name) end
 end
 
