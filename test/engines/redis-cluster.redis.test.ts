@@ -12,7 +12,7 @@ import { codeOf } from '../support/outcome.ts';
 import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../support/redis-servers.ts';
 import { commit, rollback, transfer } from '../support/settle.ts';
 import { until } from '../support/until.ts';
-import { passGently, passTo, stopped } from './fake-time.ts';
+import { passGently, passTo, settledOf, stopped, turns } from './fake-time.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 import { Traffic } from './traffic.ts';
 
@@ -328,6 +328,25 @@ describe('The Redis engine on a cluster', () => {
     cli(silent.port, 'CLIENT', 'UNPAUSE');
     assert.deepEqual(bodyTexts((await storage.take(queue, POP)).deliveries), ['next', 'last']);
     await engine.stop();
+  });
+
+  it('answers an insert of an element that expires after two seconds, although the server of the sweep lists is silent', async () => {
+    const prefix = prefixOnThird(0);
+    const ownClock = new FakeClock();
+    const engine = await open(prefix, null, ownClock);
+    const { storage } = engine;
+    const { to: queue } = queuesApart(new Keys(prefix));
+    await storage.insert(queue, newElements('before'));
+    const silent = ownerOf(slotOf(new Keys(prefix).due));
+    cli(silent.port, 'CLIENT', 'PAUSE', '30000', 'WRITE');
+    const expiresAt = storage.now(queue) + 3_600_000;
+    const inserting = storage.insert(queue, [newElement({ expiresAt })]);
+    assert.equal((await storage.counts(queue)).ready, 2);
+    ownClock.advance(2_000);
+    await turns();
+    assert.deepEqual(await settledOf([inserting]), [true]);
+    cli(silent.port, 'CLIENT', 'UNPAUSE');
+    await stopped(engine, ownClock);
   });
 
   it('uses the time of the other servers for a new master that has not replied yet', async (t) => {

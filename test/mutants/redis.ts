@@ -330,6 +330,17 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('batcher.ts', 'if (isNew) registry', 'if (!queueText) registry')],
   },
   {
+    name: 'an insert waits for a silent server of the lists until its deadline',
+    suite: 'redis cluster',
+    edits: [
+      inRedis(
+        'batcher.ts',
+        'const deadlineAt = this.#registryDeadline(batch);\n    // A repeated',
+        'const { deadlineAt } = batch;\n    // A repeated',
+      ),
+    ],
+  },
+  {
     name: 'a sweep forgets the session that its own batch writes',
     suite: 'redis upkeep',
     edits: [inRedis('library/sweep.lua', '      q.session = nil\n', '')],
@@ -662,7 +673,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a batch of a cluster waits for a silent server until it is too late for all of its calls',
     suite: 'redis cluster',
-    edits: [inRedis('batcher.ts', 'topology.isCluster ? clock', 'false ? clock')],
+    edits: [inRedis('batcher.ts', 'topology.isCluster ? Math.min', 'false ? Math.min')],
   },
   {
     name: 'a list that becomes empty while its slot moves fails calls that have popped from it',

@@ -373,13 +373,11 @@ class Batcher {
    * Registers the queue's name before a batch that creates the queue, and an entry in a sweep list before a batch with
    * leases. Writes nothing for queues that do not exist. Null: there is nothing to do.
    *
-   * On a cluster, names and entries may be on another server. Calls that need neither, also those of the following
-   * batches, wait for that server only until it counts as unreachable.
+   * Calls that need neither, also those of the following batches, must not wait for another server for long.
    */
   #prepare(batch: Batch): Promise<void> | null {
-    const { registry, topology, clock } = this.#context;
-    const soon = topology.isCluster ? clock.monotonic() + UNREACHABLE_MS : Number.POSITIVE_INFINITY;
-    const deadlineAt = Math.min(batch.deadlineAt, soon);
+    const { registry } = this.#context;
+    const deadlineAt = this.#registryDeadline(batch);
     if (!registry.isDeclared(this.queue)) return this.#prepareUnknown(batch, deadlineAt);
     registry.tidyLater(this.queue);
     registry.noteUse(this.queue);
@@ -392,6 +390,15 @@ class Batcher {
     else if (!(await registry.isKnown(this.queue, deadlineAt))) return;
     registry.tidyLater(this.queue);
     await this.#registerLeases(batch, deadlineAt);
+  }
+
+  /**
+   * On a cluster, names and entries may be on another server, which a batch waits for only until it counts as
+   * unreachable.
+   */
+  #registryDeadline({ deadlineAt }: Batch): number {
+    const { topology, clock } = this.#context;
+    return topology.isCluster ? Math.min(deadlineAt, clock.monotonic() + UNREACHABLE_MS) : deadlineAt;
   }
 
   /** Whether the call needs its queue's name or a sweep entry to be registered first. */
@@ -534,7 +541,8 @@ class Batcher {
     }
     if (tag === '' || (batch.number === 0 && !batch.creates)) return null;
     registry.noteTag(this.queue, tag);
-    const { creates, deadlineAt } = batch;
+    const { creates } = batch;
+    const deadlineAt = this.#registryDeadline(batch);
     // A repeated reply shows neither whether the lost attempt created the queue nor what it added.
     const isRepeated = batch.execution?.mayBeDone === true;
     const isDeclared = registry.isDeclared(this.queue);
