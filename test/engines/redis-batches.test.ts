@@ -239,6 +239,23 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.equal((await counting).ready, 0);
   });
 
+  it('of relays that fail do not fail the reads in them, either', async () => {
+    const { storage } = stub;
+    const first = storage.counts(THERE);
+    void transfer(storage, move(HERE, THERE));
+    await turns();
+    await reply('settle', [entryFor('jobs/dead', 1)]);
+    const counting = storage.counts(THERE);
+    await reply('counts');
+    await first;
+    const relayed = stub.take('apply');
+    assert.deepEqual(relayed.verbs, ['apply', 'counts']);
+    relayed.fail();
+    await turns();
+    await reply('counts');
+    assert.equal((await counting).ready, 0);
+  });
+
   it('reject a read that expires with storage-unavailable, and a change with outcome-unknown', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';

@@ -61,7 +61,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a read fails because of the changes in its batch',
     suite: 'redis batches',
-    edits: [inRedis('batcher.ts', 'return isRead && !batch.isRepeatable;', 'return false;')],
+    edits: [inRedis('batcher.ts', 'return isRead && hasChanges;', 'return false;')],
   },
   {
     name: 'a page whose reply was lost is returned from the stored reply of its batch instead of read again',

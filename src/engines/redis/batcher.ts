@@ -600,6 +600,7 @@ class Batcher {
     // would treat its reply as received and make its takes final.
     if (isUnapplied(failure) && this.#received === batch.number - 1) this.#received = batch.number;
     const isFull = failure instanceof QuaysideError && failure.code === 'storage-full';
+    const hasChanges = batch.calls.some(({ isRead }) => !isRead);
     const now = this.#context.clock.monotonic();
     const retried = batch.calls.filter((call) => {
       const { isSettled, isRead, options, deadlineAt } = call;
@@ -607,7 +608,7 @@ class Batcher {
       if (isFull) return options.stores !== true;
       if (deadlineAt <= now) return false;
       if (!isPrepared) return !this.#needsPreparation(call);
-      return isRead && !batch.isRepeatable;
+      return isRead && hasChanges;
     });
     for (const call of batch.calls) if (!retried.includes(call)) call.reject(failure);
     if (retried.length > 0) this.#send(retried, true);
