@@ -91,18 +91,18 @@ export const TAKE: Verb<TakeCall, TakeResult> = {
     const { deliveries, isIncomplete } = readTaken(result, calls[0]?.group ?? '');
     const { text } = result;
     const flags = text.readUInt8(9);
-    const isLeft = (flags & LEFT) !== 0;
     const nextDueAt = (flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null;
     const next = isIncomplete ? 0 : nextDueAt;
-    if (calls.length === 1) {
-      const isEnough = deliveries.length >= (calls[0]?.count ?? 0);
-      return [{ deliveries, nextDueAt: isEnough ? null : next, isCut: (flags & CUT) !== 0, isLeft }];
-    }
     let from = 0;
     return calls.map(({ count }) => {
       const share = deliveries.slice(from, from + count);
       from += share.length;
-      return { deliveries: share, nextDueAt: share.length < count ? next : null, isLeft };
+      return {
+        deliveries: share,
+        nextDueAt: share.length < count ? next : null,
+        isCut: (flags & CUT) !== 0,
+        isLeft: (flags & LEFT) !== 0,
+      };
     });
   },
   numbersOf({ deliveries }) {
