@@ -90,10 +90,10 @@ export class MigrationRun {
       await this.#migration.copyDefinitions();
       return 'done';
     } catch (error) {
-      // Joined engines cannot be separated, so the migration continues.
+      // Joined engines cannot be separated, so the migration continues. It fails if another one has joined others.
       const isJoined = broker
         .namespaces()
-        .some(({ name, migration }) => name === source.ns && migration !== null);
+        .some(({ name, migration }) => name === source.ns && migration?.to === to?.ns);
       if (isJoined || isTransient(error)) throw error;
       const message = error instanceof QuaysideError ? error.message : 'The server failed.';
       this.#progress = { ...this.#progress, error: message };

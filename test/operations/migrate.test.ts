@@ -278,6 +278,40 @@ describe('A namespace that moves to another engine', () => {
     assert.equal((await node.get(id)).state, 'running');
   });
 
+  it('moves once if moves to two engines begin at the same moment: the second one fails', async () => {
+    const third = await openMemory({ namespaces: [POLICY, plain('C')] }, clock);
+    const joined = Promise.withResolvers<void>();
+    let estimates = 0;
+    const slow = engineWith(oldEngine, (real) => ({
+      usage: async (ns, needsBytes) => {
+        estimates += 1;
+        if (estimates === 2) await joined.promise;
+        return real.usage(ns, needsBytes);
+      },
+    }));
+    await node.stop();
+    node = await newNode([
+      { policy: POLICY, engine: inFile(slow) },
+      { policy: plain('B'), engine: newEngine },
+      { policy: plain('C'), engine: third },
+    ]).start();
+    try {
+      const creating = [MIGRATE, { ...MIGRATE, to: { ns: 'C' } }].map((one) => node.create(one));
+      while (node.broker.namespace('A').migration === null) await newEngine.ping();
+      joined.resolve();
+      const records = [];
+      for (const id of await Promise.all(creating)) records.push(await node.ended(id, inSteps));
+      assert.deepEqual(
+        records.map(({ state }) => state),
+        ['done', 'failed'],
+      );
+      assert.match(records[1]?.error ?? '', /already moving to the engine of namespace "B"/);
+      await node.stop();
+    } finally {
+      await third.stop();
+    }
+  });
+
   it('keeps a resume that happens while its pause flags are copied', async () => {
     const read = Promise.withResolvers<void>();
     const release = Promise.withResolvers<void>();
