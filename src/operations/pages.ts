@@ -32,10 +32,6 @@ export class OperationPages {
   readonly #options: PagesOptions;
   readonly #parts: readonly (readonly DeliveryState[])[];
   readonly #searches = new Map<number, ElementSearch>();
-  /**
-   * For `release`: ids of released elements. A consumer may reserve one again before the bound; that lease must stay.
-   */
-  readonly #released = new Set<string>();
 
   constructor(options: PagesOptions) {
     this.#options = options;
@@ -82,15 +78,6 @@ export class OperationPages {
     );
   }
 
-  noteReleased(deliveries: readonly ScannedDelivery[]): void {
-    if (this.#isReleasing) for (const { id } of deliveries) this.#released.add(id);
-  }
-
-  get #isReleasing(): boolean {
-    const { action, dryRun } = this.#options.operation.request;
-    return action === 'release' && !dryRun;
-  }
-
   async #searchOf(part: number): Promise<ElementSearch> {
     const { operation, queues, searches } = this.#options;
     const { request, by, hidesBodies, bound } = operation;
@@ -107,10 +94,10 @@ export class OperationPages {
   }
 
   #applies(delivery: ScannedDelivery): boolean {
-    if (this.#isDelayed(delivery)) return false;
-    if (!this.#isReleasing) return true;
+    const { request, bound } = this.#options.operation;
     // Leases that began after the operation are not released.
-    return (delivery.holder?.since ?? 0) <= this.#options.operation.bound && !this.#released.has(delivery.id);
+    const isTooNew = request.action === 'release' && (delivery.holder?.since ?? 0) > bound;
+    return !isTooNew && !this.#isDelayed(delivery);
   }
 
   #isDelayed({ matureAt }: ScannedDelivery): boolean {

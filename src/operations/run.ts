@@ -210,7 +210,7 @@ export class OperationRun {
   async #step(): Promise<'done' | 'cancelled' | null> {
     // The first write claims the operation. After a write with an unknown outcome, another node may have claimed it.
     if (!this.#isClaimed || this.#version === undefined) await this.#store();
-    await this.#waitForRate();
+    await this.#waitForNextPage();
     if (this.#isSuperseded) throw new Superseded();
     if (this.#isStopping) return null;
     const leave = await this.#options.pages.enter(this.#options.operation.by);
@@ -299,12 +299,10 @@ export class OperationRun {
     const pending = this.#progress.pending ?? [];
     const isRepeated = found === null || this.#isRepeated;
     const deliveries = found ?? (await this.#pages.readAgain(pending));
-    if (this.#options.operation.request.action === 'set') await this.#passBound();
     const startedAt = clock.monotonic();
     const { changed, failed, error } = await this.#changer.change({ deliveries, isRepeated });
     if (found === null) await this.#changer.forward();
     this.#adjustPageSize(clock.monotonic() - startedAt);
-    this.#pages.noteReleased(deliveries);
     // Pending elements that are gone were changed by an earlier attempt.
     const all = changed + pending.length - deliveries.length - this.#changer.returnedCount;
     const { counters } = this.#progress;
@@ -323,16 +321,6 @@ export class OperationRun {
     onChanged(all);
   }
 
-  /** Waits until the bound has passed. Copies that `set` stores before would match the operation itself. */
-  async #passBound(): Promise<void> {
-    const { operation, queues } = this.#options;
-    while (!this.#isStopping) {
-      const waitMs = operation.bound - engineNow(queues.source.namespace, queues.source.key);
-      if (waitMs < 0) return;
-      await this.#wait(waitMs + 1);
-    }
-  }
-
   /** @param ms how long it took to change the last page */
   #adjustPageSize(ms: number): void {
     const longer = ms - this.#writeMs;
@@ -340,11 +328,19 @@ export class OperationRun {
     this.#pageSize = Math.ceil(Math.min(MAX_PAGE, Math.max(MIN_PAGE, this.#pageSize * factor)));
   }
 
-  /** Waits until `rate` allows the next page. */
-  async #waitForRate(): Promise<void> {
-    const { clock } = this.#options;
+  /**
+   * Waits until `rate` allows the next page. `set` and `release` also wait until the bound has passed: a copy that is
+   * stored before, or a lease that begins before, but after a release, would match the operation itself.
+   */
+  async #waitForNextPage(): Promise<void> {
+    const { clock, operation, queues } = this.#options;
+    const { request, bound } = operation;
+    const mustPassBound = request.action === 'set' || request.action === 'release';
     while (!this.#isStopping && !this.#isCancelled && !this.#isSuperseded) {
-      const waitMs = this.#nextPageAt - clock.monotonic();
+      const { namespace, key } = queues.source;
+      // At most a second at a time, because the clock of the engine may not be known yet.
+      const boundMs = mustPassBound ? Math.min(bound + 1 - engineNow(namespace, key), BEAT_MS) : 0;
+      const waitMs = Math.max(this.#nextPageAt - clock.monotonic(), boundMs);
       if (waitMs <= 0) return;
       await this.#wait(waitMs);
     }

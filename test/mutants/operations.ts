@@ -192,8 +192,8 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations that are taken over',
     edits: edit(
       'operations/pages.ts',
-      '(delivery.holder?.since ?? 0) <= this.#options.operation.bound && !this.#released.has(delivery.id)',
-      '!this.#released.has(delivery.id)',
+      "const isTooNew = request.action === 'release' && (delivery.holder?.since ?? 0) > bound;",
+      'const isTooNew = bound < 0;',
     ),
   },
   {
@@ -210,9 +210,17 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations',
     edits: edit(
       'operations/run.ts',
-      `if (this.#options.operation.request.action === 'set') await this.#passBound();
-`,
-      '',
+      "request.action === 'set' || request.action === 'release';",
+      "request.action === 'release';",
+    ),
+  },
+  {
+    name: 'a release takes leases that began right after it',
+    suite: 'operations',
+    edits: edit(
+      'operations/run.ts',
+      "request.action === 'set' || request.action === 'release';",
+      "request.action === 'set';",
     ),
   },
   {

@@ -253,13 +253,16 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.equal(all.changed, 1);
     });
 
-    it('release leaves alone elements that a consumer reserves after its start', async () => {
+    it('release leaves alone elements that a consumer reserves as soon as they are released', async () => {
       const q = queue();
       await node.insertMany('N', q, 3);
       await node.reserve('N', q, 3, HOUR_MS);
       const id = await node.create({ action: 'release', source: { ns: 'N', queue: q }, rate: 1 });
-      await until(async () => (await node.get(id)).changed !== 0);
-      await opened.passTime(100);
+      await until(async () => {
+        if ((await node.get(id)).changed !== 0) return true;
+        await opened.passTime(1);
+        return false;
+      });
       const [held] = await node.reserve('N', q, 1, HOUR_MS);
       assert.equal((await node.ended(id, opened, RATE_STEP_MS)).changed, 3);
       assert.deepEqual(

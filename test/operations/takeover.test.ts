@@ -47,7 +47,11 @@ describe('A node that continues a bulk operation of another one', () => {
   /** Starts an operation on the node that dies, and returns its id once the node is dead. */
   async function startAndDie(request: object): Promise<string> {
     const id = await doomed.create({ source, ...request });
-    await until(() => mortal.isDead);
+    await until(async () => {
+      if (mortal.isDead) return true;
+      await opened.passTime(1);
+      return false;
+    });
     return id;
   }
 
