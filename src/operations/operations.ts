@@ -163,9 +163,8 @@ export class BulkOperations implements Service {
     this.#endTakeovers?.();
     this.#caches.stop();
     for (const { resolve } of this.#ends.values()) resolve();
-    await this.#takingOver;
     for (const { run } of this.#runs.values()) run.stop();
-    await Promise.all([...this.#runs.values()].map(({ ended }) => ended));
+    await Promise.all([this.#takingOver, ...[...this.#runs.values()].map(({ ended }) => ended)]);
     await this.#caches.idle();
   }
 

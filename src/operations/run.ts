@@ -211,10 +211,10 @@ export class OperationRun {
     // The first write claims the operation. After a write with an unknown outcome, another node may have claimed it.
     if (!this.#isClaimed || this.#version === undefined) await this.#store();
     await this.#waitForNextPage();
-    if (this.#isSuperseded) throw new Superseded();
-    if (this.#isStopping) return null;
     const leave = await this.#options.pages.enter(this.#options.operation.by);
     try {
+      if (this.#isSuperseded) throw new Superseded();
+      if (this.#isStopping) return null;
       if (this.#progress.pending !== null) await this.#changePending();
       if (this.#isCancelled) return 'cancelled';
       this.#checkUser();

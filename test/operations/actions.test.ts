@@ -501,4 +501,35 @@ describe('Bulk operations of several users', () => {
       await opened.close();
     }
   });
+
+  it('are not read further at a stop: it waits for the page in progress, not for one page of each operation', async () => {
+    const sandbox = sharedSandbox();
+    const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
+    const held = Promise.withResolvers<void>();
+    let reads = 0;
+    const engine = engineWith(opened.engine, (real) => ({
+      scan: async (queue, options) => {
+        reads += 1;
+        await held.promise;
+        return real.scan(queue, options);
+      },
+    }));
+    const node = new OperationNode([{ policy: plain('N'), engine }], opened.clock, sandbox);
+    try {
+      await node.start();
+      await node.insert('N', 'q', 'x');
+      const count = { action: 'count', source: { ns: 'N', queue: 'q' } };
+      const ids = await Promise.all(Array.from({ length: 10 }, () => node.create(count)));
+      await until(() => reads > 0);
+      const stopped = node.operations.stop();
+      held.resolve();
+      await stopped;
+      assert.deepEqual([ids.length, reads], [10, 1]);
+    } finally {
+      held.resolve();
+      await node.stop();
+      await sandbox.stop();
+      await opened.close();
+    }
+  });
 });
