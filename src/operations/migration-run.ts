@@ -5,8 +5,8 @@ import type { Exchanges } from '../exchange/exchanges.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { Pause } from '../util/pause.ts';
+import { isTransient } from './run.ts';
 import { NO_PROGRESS, type OperationEnd, type OperationProgress, type StoredOperation } from './stored.ts';
-import { isTransient } from './transient.ts';
 
 interface MigrationRunOptions {
   readonly id: string;

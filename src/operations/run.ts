@@ -1,8 +1,10 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { engineNow } from '../broker/engine-time.ts';
+import { cursorAfterMigration } from '../broker/migrating-storage.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import { type Definitions, isDefinitionConflict } from '../engine/definitions.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
+import { type DeliveryState, WAITING_STATES } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { ElementSample } from '../model/records.ts';
 import type { UserRights } from '../model/rights.ts';
@@ -13,9 +15,8 @@ import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Pause } from '../util/pause.ts';
 import { quote } from '../util/quote.ts';
 import { ElementChanger } from './changer.ts';
-import { FIRST_PAGE, OperationPages } from './pages.ts';
-import { type OperationQueues, rightsFor } from './request.ts';
-import type { Searches } from './search.ts';
+import { type OperationQueues, rightsFor, statesOf } from './request.ts';
+import type { ElementSearch, Searches } from './search.ts';
 import {
   BOUND_MS,
   NO_PROGRESS,
@@ -24,11 +25,11 @@ import {
   type PageCursor,
   type PendingElement,
   progressValue,
+  SELECTOR_PATH,
   type StoredOperation,
   toOperation,
   toProgress,
 } from './stored.ts';
-import { isTransient } from './transient.ts';
 
 interface RunOptions {
   readonly id: string;
@@ -66,9 +67,23 @@ const MIN_PAGE = 64;
 const FIRST_PAGE_SIZE = 128;
 const MAX_PAGE = 1_000;
 
+const FIRST_PAGE: PageCursor = { part: 0, after: null };
 const MAX_SAMPLES = 10;
 /** Maximum bytes of headers in a sample. */
 const MAX_SAMPLE_BYTES = 1_024;
+
+/** Codes of errors after which the failed step of an operation is repeated. Any other error fails the operation. */
+const TRANSIENT: ReadonlySet<string> = new Set([
+  'storage-unavailable',
+  'outcome-unknown',
+  'overloaded',
+  'shutting-down',
+]);
+
+/** Whether an error is transient, so that the call is repeated. */
+export function isTransient(error: unknown): boolean {
+  return error instanceof QuaysideError && TRANSIENT.has(error.code);
+}
 
 /** Thrown if another node has taken over the operation. */
 class Superseded extends Error {}
@@ -113,10 +128,10 @@ export class OperationRun {
     this.#options = options;
     this.#backoff = new Backoff(options.random);
     this.#pause = new Pause(options.clock);
-    const { id, operation, queues, before, searches, node } = options;
+    const { id, operation, queues, before, node } = options;
     const { request, bound } = operation;
     const dueAt = bound - BOUND_MS + (request.delayMs ?? 0);
-    this.#pages = new OperationPages({ operation, queues, searches, dueAt });
+    this.#pages = new OperationPages(options, dueAt);
     this.#changer = new ElementChanger({ id, request, queues, dueAt, isContinued: before !== null });
     this.#progress = { ...(before?.progress ?? { ...NO_PROGRESS, cursor: FIRST_PAGE }), node };
     this.#version = before?.version ?? null;
@@ -478,6 +493,100 @@ export class OperationRun {
       // The next step writes again and handles the error.
       this.#store().catch(() => this.#beatLater());
     });
+  }
+}
+
+interface OperationPage {
+  readonly seen: number;
+  readonly matches: readonly ScannedDelivery[];
+  /** The first error that the selector threw; null if none. */
+  readonly error: string | null;
+  /** Null: this was the last page. */
+  readonly next: PageCursor | null;
+}
+
+/**
+ * Reads the elements that an operation applies to, page by page. There is one search per state, so that an element that
+ * matures during the operation is not missed; with ids, one search covers all states.
+ */
+class OperationPages {
+  readonly #options: Pick<RunOptions, 'operation' | 'queues' | 'searches'>;
+  /** For `delay`: elements with this maturity have already been changed. */
+  readonly #dueAt: number;
+  readonly #parts: readonly (readonly DeliveryState[])[];
+  readonly #searches = new Map<number, ElementSearch>();
+
+  constructor(options: Pick<RunOptions, 'operation' | 'queues' | 'searches'>, dueAt: number) {
+    this.#options = options;
+    this.#dueAt = dueAt;
+    const { request } = options.operation;
+    const states = statesOf(request);
+    this.#parts = request.where.ids === null ? states.map((state) => [state]) : [states];
+  }
+
+  close(): void {
+    for (const search of this.#searches.values()) search.close();
+    this.#searches.clear();
+  }
+
+  /** At most `limit` matches. @throws QuaysideError as `Searches.open` and `ElementSearch.page` */
+  async next({ part, after }: PageCursor, limit: number): Promise<OperationPage> {
+    if (part >= this.#parts.length) return { seen: 0, matches: [], error: null, next: null };
+    const search = await this.#searchOf(part);
+    const { namespace } = this.#options.queues.source;
+    const cursor = after === null || namespace.migration !== null ? after : cursorAfterMigration(after);
+    const { matches, looked, error, next } = await search.page(cursor, limit);
+    const following = part + 1 < this.#parts.length ? { part: part + 1, after: null } : null;
+    return {
+      seen: looked,
+      matches: matches.filter((delivery) => this.#applies(delivery)),
+      error: error && `${SELECTOR_PATH} failed with element ${error.id}: ${error.message}`,
+      next: next === null ? following : { part, after: next },
+    };
+  }
+
+  /** Reads the pending elements again, without those that are gone or already changed. */
+  async readAgain(pending: readonly PendingElement[]): Promise<ScannedDelivery[]> {
+    const { operation, queues } = this.#options;
+    const untils = new Map(pending);
+    const { deliveries } = await queues.source.namespace.storage.scan(queues.source.key, {
+      group: queues.group,
+      states: operation.request.action === 'release' ? ['reserved'] : WAITING_STATES,
+      ids: [...untils.keys()],
+      after: null,
+      limit: Math.max(1, untils.size),
+      bodies: false,
+    });
+    return deliveries.filter(
+      (one) => untils.get(one.id) === (one.lease?.until ?? null) && !this.#isDelayed(one),
+    );
+  }
+
+  async #searchOf(part: number): Promise<ElementSearch> {
+    const { operation, queues, searches } = this.#options;
+    const { request, by, hidesBodies, bound } = operation;
+    const { group, ids, selector, olderThanMs } = request.where;
+    let search = this.#searches.get(part);
+    if (search === undefined) {
+      const insertedBefore = bound + 1 - (olderThanMs ?? 0);
+      const filter = { states: this.#parts[part] ?? [], group, ids, selector, insertedBefore };
+      const options = { payer: by, path: SELECTOR_PATH, bodies: false, hidesBodies };
+      search = await searches.open(queues.source, filter, options);
+      this.#searches.set(part, search);
+    }
+    return search;
+  }
+
+  #applies(delivery: ScannedDelivery): boolean {
+    const { request, bound } = this.#options.operation;
+    // Leases that began after the operation are not released.
+    const isTooNew = request.action === 'release' && (delivery.holder?.since ?? 0) > bound;
+    return !isTooNew && !this.#isDelayed(delivery);
+  }
+
+  #isDelayed({ matureAt }: ScannedDelivery): boolean {
+    const { request } = this.#options.operation;
+    return request.action === 'delay' && !request.dryRun && matureAt === this.#dueAt;
   }
 }
 

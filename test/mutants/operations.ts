@@ -155,7 +155,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'elements that arrive after the start are changed',
     suite: 'operations',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       'const insertedBefore = bound + 1 - (olderThanMs ?? 0);',
       'const insertedBefore = bound + 1e6 - (olderThanMs ?? 0);',
     ),
@@ -164,7 +164,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'the age in a condition is ignored',
     suite: 'operations',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       'const insertedBefore = bound + 1 - (olderThanMs ?? 0);',
       'const insertedBefore = bound + 1;',
     ),
@@ -173,7 +173,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'only the first of several states is processed',
     suite: 'operations of many pages',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       'const following = part + 1 < this.#parts.length ? { part: part + 1, after: null } : null;',
       'const following = null;',
     ),
@@ -182,7 +182,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'every second page is skipped',
     suite: 'operations of many pages',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       'next: next === null ? following : { part, after: next },',
       'next: following,',
     ),
@@ -191,7 +191,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'a release takes leases that consumers got after its start',
     suite: 'operations that are taken over',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       "const isTooNew = request.action === 'release' && (delivery.holder?.since ?? 0) > bound;",
       'const isTooNew = bound < 0;',
     ),
@@ -200,7 +200,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'a repeated release takes a lease that another consumer got in between',
     suite: 'operations that are taken over',
     edits: edit(
-      'operations/pages.ts',
+      'operations/run.ts',
       '(one) => untils.get(one.id) === (one.lease?.until ?? null) && !this.#isDelayed(one),',
       '(one) => !this.#isDelayed(one),',
     ),
@@ -424,7 +424,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'an operation fails while an engine is unavailable',
     suite: 'moves to another engine',
     edits: edit(
-      'operations/transient.ts',
+      'operations/run.ts',
       `  'storage-unavailable',
 `,
       '',
