@@ -29,7 +29,7 @@ export const EVENTS: readonly Mutant[] = [
     name: 'a client that reconnects is not notified of things removed while it was disconnected',
     suite: 'event publisher',
     edits: edit(
-      'events/journal.ts',
+      'events/collection.ts',
       'this.#write(key, previous.picture, true);',
       'this.#entries.delete(key);',
     ),
@@ -42,7 +42,7 @@ export const EVENTS: readonly Mutant[] = [
   {
     name: 'a subscriber that was behind for long keeps pictures of removed things',
     suite: 'event publisher',
-    edits: edit('events/journal.ts', 'this.#oldest = Math.max(this.#oldest, entry.version);', ''),
+    edits: edit('events/collection.ts', 'this.#oldest = Math.max(this.#oldest, entry.version);', ''),
   },
   {
     name: 'each subscriber has its own copy of an update',

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { User } from '../../src/access/user.ts';
-import { PictureJournal } from '../../src/events/journal.ts';
+import { PictureJournal } from '../../src/events/collection.ts';
 import { EVENT_KINDS, type Picture } from '../../src/events/pictures.ts';
 import { EventPublisher, type EventSink } from '../../src/events/publisher.ts';
 import { FakeClock } from '../support/clock.ts';
