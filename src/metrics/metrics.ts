@@ -305,9 +305,9 @@ interface QueueContents {
 async function contentsOf(namespace: Namespace, perQueue: boolean): Promise<Contents> {
   try {
     const names = await namespace.queueNames();
-    const options = { perQueue, waiting: namespace.waitingOfUsers() };
-    const queues = await mapConcurrently(names, READ_AT_ONCE, (name) =>
-      queueContents(namespace, name, options),
+    const waiting = namespace.waitingOfUsers();
+    const queues = await mapConcurrently([...names.entries()], READ_AT_ONCE, ([at, name]) =>
+      queueContents(namespace, name, { hasSeries: perQueue && at < MAX_QUEUE_SERIES, waiting }),
     );
     return { namespace, queues };
   } catch {
@@ -318,11 +318,11 @@ async function contentsOf(namespace: Namespace, perQueue: boolean): Promise<Cont
 async function queueContents(
   namespace: Namespace,
   name: string,
-  { perQueue, waiting }: { perQueue: boolean; waiting: ReadonlyMap<string, number> },
+  { hasSeries, waiting }: { hasSeries: boolean; waiting: ReadonlyMap<string, number> },
 ): Promise<QueueContents> {
   const key = { ns: namespace.name, name };
   const { storage, stats } = namespace;
-  const [counts, counters] = await Promise.all([storage.counts(key), perQueue ? stats.read(key) : null]);
+  const [counts, counters] = await Promise.all([storage.counts(key), hasSeries ? stats.read(key) : null]);
   return {
     name,
     counts,

@@ -168,7 +168,8 @@ describe('Metrics', () => {
     assert.equal(copies.size, 6);
   });
 
-  it(`show at most ${MAX_QUEUE_SERIES} queues, the first by name, but count all of them`, async () => {
+  it(`show at most ${MAX_QUEUE_SERIES} queues, the first by name, but count all of them`, async (t) => {
+    const read = t.mock.method(broker.namespace('N').stats, 'read');
     const names = Array.from({ length: MAX_QUEUE_SERIES + 5 }, (_, i) => `q${String(i).padStart(5, '0')}`);
     await broker.namespace('N').storage.declare(names.map((name) => ({ ns: 'N', name })));
     const samples = samplesOf(await metrics.text(EVERYTHING), 'quayside_queue_elements');
@@ -179,6 +180,8 @@ describe('Metrics', () => {
       samplesOf(await metrics.text(EVERYTHING), 'quayside_queues'),
       new Map([['{namespace="N"}', 1005]]),
     );
+    // Dead letters have series of single queues only.
+    assert.equal(read.mock.callCount(), MAX_QUEUE_SERIES);
   });
 
   it('support more queues than a function call can have arguments', async () => {
