@@ -247,6 +247,14 @@ const OF_CONNECTION: ReadonlySet<string> = new Set([
   'upgrade',
 ]);
 
+/** The ports that `fetch` refuses, by its specification: https://fetch.spec.whatwg.org/#port-blocking */
+const BLOCKED_PORTS: ReadonlySet<number> = new Set([
+  1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103, 104,
+  109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465, 512, 513, 514, 515,
+  526, 530, 531, 532, 540, 548, 554, 556, 563, 587, 601, 636, 989, 990, 993, 995, 1719, 1720, 1723, 2049,
+  3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080,
+]);
+
 /** Checks what would make every request to the collector of traces fail. */
 function checkTracing({ otlp, headers }: NonNullable<Config['tracing']>, report: Report): void {
   if (!isUrl(otlp)) {
@@ -254,6 +262,12 @@ function checkTracing({ otlp, headers }: NonNullable<Config['tracing']>, report:
       ['tracing', 'otlp'],
       'is not a URL',
       'Write it as http://localhost:4318, and percent-encode a password',
+    );
+  } else if (BLOCKED_PORTS.has(Number(new URL(otlp).port))) {
+    report(
+      ['tracing', 'otlp'],
+      'has a port of another protocol, to which fetch sends nothing',
+      'Let the collector use another port, such as 4318',
     );
   }
   for (const [name, value] of Object.entries(headers)) {

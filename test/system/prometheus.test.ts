@@ -28,7 +28,7 @@ const CONFIG = {
   amqp: { port: 0 },
   metrics: { perQueue: true },
   // Nothing listens there, but the series exist.
-  tracing: { otlp: 'http://127.0.0.1:9', ratio: 0 },
+  tracing: { otlp: 'http://127.0.0.1:10', ratio: 0 },
   namespaces: { N: { url: 'sqlite:N.db', deadLetter: { maxTries: 3 } } },
   exchanges: { x1: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }] } },
 };

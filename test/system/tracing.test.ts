@@ -305,6 +305,10 @@ describe('A server with tracing', () => {
       [{ otlp: 'grpc://x' }, /tracing\.otlp: .*Write it as http:\/\/localhost:4318/],
       [{ otlp: 'http://u:a/b@x' }, /tracing\.otlp: is not a URL/],
       [{ otlp: 'http://u:%zz@x' }, /tracing\.otlp: is not a URL/],
+      [
+        { otlp: 'http://127.0.0.1:6000' },
+        /tracing\.otlp: has a port of another protocol.*Let the collector use another/,
+      ],
       [{ headers: { 'x token': 'Canary' } }, /tracing\.headers\["x token"\]: is no header that can be sent/],
       [{ headers: { Host: 'Canary' } }, /tracing\.headers\.Host: is a header that the server sets itself/],
     ] as const) {
