@@ -10,7 +10,7 @@ import type { Storage } from '../engine/storage.ts';
 import { idOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
-import { missingRight, overloaded, QuaysideError } from '../model/errors.ts';
+import { isOutage, missingRight, overloaded, QuaysideError } from '../model/errors.ts';
 import { atMember } from '../model/members.ts';
 import type { Action, OperationRecord, OperationState } from '../model/records.ts';
 import type { UserRights } from '../model/rights.ts';
@@ -99,6 +99,7 @@ interface SilenceWatch {
   readonly version: string | null;
   /** When that version was first seen, on the monotonic clock. */
   readonly since: number;
+  readonly progress: OperationProgress | null;
 }
 
 /**
@@ -278,11 +279,25 @@ export class BulkOperations implements Service {
     return (await this.views(filter, caller)).map((recordFor) => recordFor(caller));
   }
 
-  /** Like `list`, but each operation is a function that returns its record for a viewer. */
+  /**
+   * Like `list`, but each operation is a function that returns its record for a viewer. If its engine is unavailable,
+   * the record has the progress that this node saw last.
+   */
   async views(filter: OperationFilter, caller: UserRights): Promise<OperationView[]> {
     const found = [...this.#all()].filter(({ operation }) => isListed(operation, filter, caller));
     found.sort((a, b) => b.operation.startedAt - a.operation.startedAt || (a.id < b.id ? 1 : -1));
-    return Promise.all(found.map((one) => this.#view(one.id, one)));
+    return Promise.all(
+      found.map(async (one) => {
+        try {
+          return await this.#view(one.id, one);
+        } catch (error) {
+          if (!isOutage(error)) throw error;
+          // An unavailable engine must not hide the operations of others.
+          const progress = this.#seen.get(one.id)?.progress ?? null;
+          return (viewer) => operationRecord(one.id, one.operation, progress, viewer);
+        }
+      }),
+    );
   }
 
   /**
@@ -570,7 +585,7 @@ export class BulkOperations implements Service {
     const version = stored?.version ?? null;
     const seen = this.#seen.get(id);
     const since = seen === undefined || seen.version !== version ? clock.monotonic() : seen.since;
-    this.#seen.set(id, { version, since });
+    this.#seen.set(id, { version, since, progress: before?.progress ?? null });
     const silentMs = clock.monotonic() - since;
     const isAbandoned = operation.isCancelled && silentMs >= ABANDONED_MS;
     if (!isHere && !isAbandoned) return;

@@ -80,7 +80,7 @@ export const operationRoutes: readonly Route[] = [
         Type.Array(OperationRecord),
       ),
     ],
-    problems: ['invalid-name', 'storage-unavailable', 'outcome-unknown'],
+    problems: ['invalid-name'],
     async handle(call, query) {
       call.sendJson(await call.front.parts.operations.list(query, call.user));
     },
