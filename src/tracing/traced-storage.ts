@@ -26,13 +26,10 @@ import type {
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import { ownString } from '../util/own-bytes.ts';
-import { contextIn, type Span, type TraceContext, type Tracer } from './tracer.ts';
+import { contextIn, MAX_LINKS, type Span, type TraceContext, type Tracer } from './tracer.ts';
 
 /** The operation type in the semantic conventions for messaging; null if they have none for the call. */
 type OperationType = 'send' | 'receive' | 'settle' | null;
-
-/** Maximum number of contexts collected for one call: a span has no more links. */
-const MAX_CONTEXTS = 128;
 
 /**
  * A storage that records its calls as spans. A call within a request belongs to the request's trace. Inserts, takes and
@@ -205,7 +202,7 @@ export class TracedStorage implements Storage {
 function contextsOf(elements: readonly Pick<ElementContent, 'headers'>[]): TraceContext[] {
   const contexts = new Map<string, TraceContext>();
   for (const { headers } of elements) {
-    if (contexts.size === MAX_CONTEXTS) break;
+    if (contexts.size === MAX_LINKS) break;
     const context = headers.length === 0 ? null : contextIn(headers);
     if (context !== null) contexts.set(context.spanId, context);
   }

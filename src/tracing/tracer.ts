@@ -104,7 +104,7 @@ type SpanKind = keyof typeof SPAN_KINDS;
 export type AttributeValue = string | number;
 
 /** Maximum number of links of a span: a take of many may return thousands of elements. */
-const MAX_LINKS = 128;
+export const MAX_LINKS = 128;
 
 /** How a span begins. */
 interface SpanStart {
