@@ -111,8 +111,8 @@ export class BulkOperations implements Service {
   readonly #options: BulkOperationsOptions;
   readonly #caches: DefinitionsCaches;
   readonly #runs = new Map<string, StartedRun>();
-  /** The users of operations that are being created, by store: these count toward the limit before they are stored. */
-  readonly #creating = new Map<Definitions, readonly string[]>();
+  /** Operations that are being created: these count toward the limit before they are stored. */
+  readonly #creating = new Set<{ readonly definitions: Definitions; readonly by: string }>();
   readonly #seen = new Map<string, SilenceWatch>();
   /** Operations without a node that this one cannot run. Each is logged once. */
   readonly #unroutable = new Set<string>();
@@ -344,22 +344,18 @@ export class BulkOperations implements Service {
   }
 
   /** @throws QuaysideError `overloaded` */
-  #admit(definitions: Definitions, user: string): () => void {
-    const running = this.#operationsOf(definitions).flatMap(({ operation: { end, by } }) =>
-      end === null ? [by] : [],
-    );
-    const creating = this.#creating.get(definitions) ?? [];
-    const users = [...running, ...creating];
-    if (users.length >= MAX_RUNNING && users.includes(user)) {
+  #admit(definitions: Definitions, by: string): () => void {
+    const running = this.#operationsOf(definitions).map(({ operation }) => operation);
+    const creating = [...this.#creating].filter((one) => one.definitions === definitions);
+    const users = [...running.filter(({ end }) => end === null), ...creating].map((one) => one.by);
+    if (users.length >= MAX_RUNNING && users.includes(by)) {
       throw overloaded(
         `${users.length} operations are running on this engine. The limit is ${MAX_RUNNING}. Wait until one ends, or cancel one.`,
       );
     }
-    this.#creating.set(definitions, [...creating, user]);
-    return () => {
-      const present = this.#creating.get(definitions) ?? [];
-      this.#creating.set(definitions, present.toSpliced(present.indexOf(user), 1));
-    };
+    const entry = { definitions, by };
+    this.#creating.add(entry);
+    return () => this.#creating.delete(entry);
   }
 
   #newId(): string {
