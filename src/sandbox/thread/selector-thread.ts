@@ -36,11 +36,9 @@ import { inSelector, readSelector, SelectorError, type SelectorScript } from './
 type CallRequest = Extract<WorkerRequest, { kind: 'call' }>;
 
 interface Program {
-  readonly sources: ProgramSources;
+  readonly steps: readonly ProgramStep[];
   /** Number of destinations that have a selector. */
   readonly selectors: number;
-  /** The parsed sources; null until the first call. */
-  steps: readonly ProgramStep[] | null;
 }
 
 /**
@@ -117,17 +115,13 @@ export class SelectorThread {
   }
 
   async #call({ program: key, sources, elements, logs }: CallRequest): Promise<WorkerAnswer> {
-    const known = this.#programs.get(key);
-    const program = known ?? newProgram(sources ?? []);
-    if (known === undefined) this.#programs.set(key, program);
     const cachedVm = this.#vms.take(key);
     if (cachedVm === null) this.#deadline.start(this.#limits.compileMs);
-    program.steps ??= this.#readSteps(program.sources);
-    const { steps } = program;
+    const { steps, selectors } = this.#programs.get(key) ?? this.#readProgram(key, sources ?? []);
     const vm = cachedVm ?? (await this.#newVm());
     const call = new SelectorCall(
       elements,
-      { destinations: steps.length, selectors: program.selectors },
+      { destinations: steps.length, selectors },
       this.#limits,
       this.#deadline,
       (isOn) => Atomics.store(this.#progress, PROGRESS.inPayload, isOn ? 1 : 0),
@@ -167,8 +161,8 @@ export class SelectorThread {
   }
 
   /** Parses stored selectors. They were valid before; if one no longer parses, its destination fails with the error. */
-  #readSteps(sources: ProgramSources): ProgramStep[] {
-    return sources.map((source) => {
+  #readProgram(key: number, sources: ProgramSources): Program {
+    const steps = sources.map((source): ProgramStep => {
       if (source === null) return null;
       const { source: text, lateError } = typeof source === 'string' ? { source, lateError: null } : source;
       const step = this.#read(text);
@@ -176,6 +170,9 @@ export class SelectorThread {
         ? { broken: `SyntaxError: ${step.message}` }
         : { ...step, lateError };
     });
+    const program = { steps, selectors: steps.filter((step) => step !== null).length };
+    this.#programs.set(key, program);
+    return program;
   }
 
   async #newVm(): Promise<SelectorVm> {
@@ -191,10 +188,6 @@ export class SelectorThread {
     Atomics.add(this.#progress, PROGRESS.steps, 1);
     return ms;
   }
-}
-
-function newProgram(sources: ProgramSources): Program {
-  return { sources, selectors: sources.filter((source) => source !== null).length, steps: null };
 }
 
 function cpuMs(): number {
