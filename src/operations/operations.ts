@@ -75,8 +75,6 @@ const SILENT_MS = 7_000;
 const ABANDONED_MS = 30_000;
 /** How long a cancel waits for the page in progress. */
 const CANCEL_MS = 5_000;
-/** Maximum pages that wait for their turn on an engine; each operation has at most one. */
-const MAX_WAITING_PAGES = 1_000;
 
 /** Returns the current record of an operation, as far as the viewer may see it. */
 export type OperationView = (viewer: RecordViewer) => OperationRecord;
@@ -512,14 +510,7 @@ export class BulkOperations implements Service {
   }
 
   #pagesOf({ storage }: Namespace): ConcurrencyLimit {
-    const pages =
-      this.#pages.get(storage) ??
-      new ConcurrencyLimit({
-        perKey: 1,
-        total: 1,
-        maxWaiting: MAX_WAITING_PAGES,
-        rejection: () => overloaded('Too many operations run on this engine.'),
-      });
+    const pages = this.#pages.get(storage) ?? new ConcurrencyLimit({ perKey: 1, total: 1 });
     this.#pages.set(storage, pages);
     return pages;
   }
