@@ -345,7 +345,13 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a transfer inserts although its element was lost',
     suite: 'storage model',
-    edits: [inWorker('settle.ts', "if (outcome === 'done' && detail !== null) {", 'if (detail !== null) {')],
+    edits: [
+      inWorker(
+        'settle.ts',
+        "elements.filter((_, index) => results[2 * (places[index] ?? 0)] === 'done');",
+        'elements;',
+      ),
+    ],
   },
   {
     name: 'a dedup key of one queue prevents inserts into another',
@@ -454,7 +460,7 @@ export const SQLITE: readonly Mutant[] = [
     name: 'a commit is acknowledged before its fsync',
     suite: 'sqlite power loss',
     edits: [
-      inWorker('batch.ts', 'if (details === null) return false;', 'if (details === null) return true;'),
+      inWorker('batch.ts', 'if (actions === null) return false;', 'if (actions === null) return true;'),
     ],
   },
   {

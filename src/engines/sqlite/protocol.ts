@@ -65,9 +65,13 @@ export interface Operations {
   /**
    * Returns outcome and lease end of each item; for a single item without lease end, the outcome alone.
    * @param items {@link SettleFields} of each item
-   * @param details of each item; null if no item has any
+   * @param actions of each item, null if it finishes its delivery; null if all do
    */
-  settle(items: Fields, details: readonly SettleDetails[] | null): Fields | SettleOutcome;
+  settle(
+    items: Fields,
+    actions: readonly (OtherAction | null)[] | null,
+    inserts: readonly SettleInserts[] | null,
+  ): Fields | SettleOutcome;
   undoTake(queue: QueueName, deliveries: readonly UndoneDelivery[]): void;
   scan(
     queue: QueueName,
@@ -137,10 +141,6 @@ export type SimilarFields = [mark: typeof SIMILAR, ...BodyFields];
 export const SIMILAR = 0;
 export const SIMILAR_FIELDS: SimilarFields['length'] = 3;
 
-/** A new element that a settlement inserts. */
-export type InsertedFields = [queue: QueueName, ...ElementFields];
-export const INSERTED_FIELDS: InsertedFields['length'] = 9;
-
 /** Few elements have any of these: as fields of their own they made inserts in batches of 64 4 % slower. */
 export type RareFields = [expiresAt: number | null, key: string | null, fingerprint: string | null];
 
@@ -207,8 +207,14 @@ export type SettleFields = [
 ];
 export const SETTLE_FIELDS: SettleFields['length'] = 7;
 
-/** Of an item that finishes its delivery: {@link InsertedFields} of each insert, null: none. Else the action. */
-export type SettleDetails = Fields | null | Exclude<SettleAction, FinishAction>;
+/** An action that does not just finish its delivery. */
+export type OtherAction = Exclude<SettleAction, FinishAction>;
+
+/**
+ * The elements that a call of `settle` inserts into one queue: for each, the index of the item that inserts it, and
+ * {@link ElementFields} or {@link SimilarFields}.
+ */
+export type SettleInserts = readonly [queue: QueueName, items: number[], elements: Fields];
 
 /** Joined by commas, which no name contains; '' on a plain queue. */
 export function joinGroups(groups: readonly GroupName[]): string {

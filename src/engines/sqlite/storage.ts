@@ -40,10 +40,12 @@ import {
   type Inserted,
   joinGroups,
   nameOf,
+  type OtherAction,
   type PackedBodies,
+  type QueueName,
   type RareFields,
   type Scanned,
-  type SettleDetails,
+  type SettleInserts,
   SIMILAR,
   TAKEN_FIELDS,
   type Taken,
@@ -179,7 +181,8 @@ export class SqliteStorage implements Storage {
 
   #settleCall(items: readonly SettleItem[], bodies: BodyWriter): CallOf<'settle'> {
     let last: QueueKey | null = null;
-    let details: SettleDetails[] | null = null;
+    let actions: (OtherAction | null)[] | null = null;
+    let inserts: Map<QueueName, QueueInserts> | null = null;
     const fields: Fields = [];
     const now = this.#time.now();
     for (let index = 0; index < items.length; index++) {
@@ -188,12 +191,25 @@ export class SqliteStorage implements Storage {
       const name = queue === last ? null : nameOf(queue);
       last = queue;
       fields.push(name, id, group, from === 'waiting' ? 1 : 0, token, user, action.kind);
-      const more = this.#detailsOf(action, now, bodies);
-      if (more === null) continue;
-      details ??= items.map(() => null);
-      details[index] = more;
+      if (action.kind !== 'finish') {
+        actions ??= items.map(() => null);
+        actions[index] = action;
+        continue;
+      }
+      for (const { queue: to, element } of action.inserts ?? []) {
+        const target = nameOf(to);
+        inserts ??= new Map();
+        let own = inserts.get(target);
+        if (own === undefined) {
+          own = { items: [], elements: [], before: -1 };
+          inserts.set(target, own);
+        }
+        own.items.push(index);
+        own.before = this.#writeElement(element, now, bodies, own.elements, own.before);
+      }
     }
-    return ['settle', fields, details];
+    const insertsOf = ([to, own]: [QueueName, QueueInserts]): SettleInserts => [to, own.items, own.elements];
+    return ['settle', fields, actions, inserts && [...inserts].map(insertsOf)];
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
@@ -253,23 +269,18 @@ export class SqliteStorage implements Storage {
     return this.#client.affected.takeAll();
   }
 
-  #detailsOf(action: SettleAction, now: number, bodies: BodyWriter): SettleDetails {
-    if (action.kind !== 'finish') return action;
-    if (action.inserts === undefined || action.inserts.length === 0) return null;
-    const fields: Fields = [];
-    for (const { queue, element } of action.inserts) {
-      fields.push(nameOf(queue));
-      this.#writeElement(element, now, bodies, fields);
-    }
-    return fields;
-  }
-
   /**
    * Appends the `ElementFields` of an element, or its `SimilarFields`.
    * @param before the index of the last `ElementFields`; negative: there are none
    * @returns the same for the next element
    */
-  #writeElement(element: NewElement, now: number, bodies: BodyWriter, fields: Fields, before = -1): number {
+  #writeElement(
+    element: NewElement,
+    now: number,
+    bodies: BodyWriter,
+    fields: Fields,
+    before: number,
+  ): number {
     const { contentType, contentEncoding, headers, body, matureAt, delayMs, tries } = element;
     const { expiresAt = null, dedupKey, fingerprint = null } = element;
     let rare: string | null = null;
@@ -296,6 +307,13 @@ export class SqliteStorage implements Storage {
     const end = fields.push(contentType, more, offset, body.byteLength, dueAt, tries, groups, rare);
     return end - ELEMENT_FIELDS;
   }
+}
+
+/** The elements of a settlement for one queue, and the index of their last `ElementFields`. */
+interface QueueInserts {
+  readonly items: number[];
+  readonly elements: Fields;
+  before: number;
 }
 
 function identity<T>(result: T): T {

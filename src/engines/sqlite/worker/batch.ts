@@ -183,8 +183,8 @@ function reject(result: BatchResult, index: number, rejection: Rejection): void 
 function takesSpace(call: Call | undefined): boolean {
   if (call === undefined) return false;
   if (!isOf(call, 'settle')) return isOf(call, 'insert');
-  const [, , details] = call;
-  return details?.some((detail) => Array.isArray(detail) || detail?.kind === 'move') === true;
+  const [, , actions, inserts] = call;
+  return inserts !== null || actions?.some((action) => action?.kind === 'move') === true;
 }
 
 /**
@@ -204,14 +204,14 @@ function needsFsync(call: Call): boolean {
  * Whether a settlement need not be on the disk before its reply: if a power loss undoes it, leases end early, or
  * undelivered elements stay reserved until their leases end. Neither loses an element.
  */
-function changesLeasesOnly([, items, details]: CallOf<'settle'>): boolean {
-  if (details === null) return false;
-  return details.every((detail, index) => {
-    if (detail === null || Array.isArray(detail)) return false;
-    if (detail.kind === 'extend') return true;
+function changesLeasesOnly([, items, actions]: CallOf<'settle'>): boolean {
+  if (actions === null) return false;
+  return actions.every((action, index) => {
+    if (action === null) return false;
+    if (action.kind === 'extend') return true;
     const isWaiting = items[index * SETTLE_FIELDS + 3] === 1;
-    if (detail.kind !== 'release' || isWaiting) return false;
-    return !detail.countTry && detail.delayMs === 0 && (detail.dueAt ?? null) === null;
+    if (action.kind !== 'release' || isWaiting) return false;
+    return !action.countTry && action.delayMs === 0 && (action.dueAt ?? null) === null;
   });
 }
 
@@ -307,7 +307,7 @@ function commitEach(store: Store, calls: readonly CallOf<'settle'>[]): SettleOut
     // Each item after the first is of the same queue.
     if (at > 0) items[at] = null;
   }
-  const results = settle(store, items, null);
+  const results = settle(store, items, null, null);
   return calls.map((_, index) => results[2 * index] as SettleOutcome);
 }
 
@@ -322,7 +322,7 @@ function queueOfInsert(call: Call | undefined): QueueName | null {
 /** The queue of a call that commits one reservation by its token; null for any other call. */
 function queueOfCommit(call: Call | undefined): QueueName | null {
   if (call?.[0] !== 'settle') return null;
-  const [, items, details] = call as CallOf<'settle'>;
-  const isOne = items.length === SETTLE_FIELDS && details === null;
+  const [, items, actions, inserts] = call as CallOf<'settle'>;
+  const isOne = items.length === SETTLE_FIELDS && actions === null && inserts === null;
   return isOne && isCommit(items, 0) && items[4] !== null ? (items[0] as QueueName) : null;
 }

@@ -128,7 +128,7 @@ function mismatchedOf(
 const NOTHING_RARE: RareFields = [null, null, null];
 
 /** Reads the {@link ElementFields} and {@link SimilarFields} of a call. */
-function elementsOf(fields: Fields, bodies: PackedBodies): Incoming[] {
+export function elementsOf(fields: Fields, bodies: PackedBodies): Incoming[] {
   const elements: Incoming[] = [];
   for (let at = 0; at < fields.length; ) {
     const before = elements.at(-1);
