@@ -1,6 +1,5 @@
 import type { QuaysideError } from '../model/errors.ts';
-import type { Consumer } from './consumer.ts';
-import { ConsumerList } from './consumer-list.ts';
+import { type Consumer, ConsumerList } from './consumer.ts';
 import type { Namespace } from './namespace.ts';
 
 /** A user's permit to take large elements from the engine; see `EnginePermits`. */
