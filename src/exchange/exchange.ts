@@ -12,8 +12,10 @@ import {
   cannotReserve,
   type Declaration,
   type DeclaredQueue,
+  type ExchangeState,
   idOf,
   mustBeRunnable,
+  type StoredExchange,
   versionOf,
 } from './declaration.ts';
 import { type ExchangeRoute, Forwarder } from './forwarder.ts';
@@ -24,11 +26,9 @@ import {
   DestinationErrors,
   type ExchangeCounters,
   type ExchangeOverview,
-  type ExchangeState,
   Sightings,
   zeroExchangeCounters,
 } from './record.ts';
-import type { StoredExchange } from './stored.ts';
 
 /** The objects and settings that all exchanges of a node share. */
 export interface ExchangeContext {

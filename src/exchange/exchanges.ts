@@ -23,19 +23,24 @@ import {
   checkDeclaration,
   checkQueueLimits,
   type Declaration,
+  type ExchangeState,
+  type FindOwner,
   idOf,
   idsOf,
+  lostOwner,
   mustBeRunnable,
   NODE,
+  type StoredExchange,
   sameDeclaration,
   scopedKey,
+  toStored,
+  toValue,
   versionOf,
 } from './declaration.ts';
 import { dryRun, type Sample } from './dry-run.ts';
 import { Exchange, type ExchangeContext, type NodeContext } from './exchange.ts';
 import { InFlightLimit } from './in-flight-limit.ts';
-import { type ExchangeOverview, type ExchangeState, exchangeRecord } from './record.ts';
-import { type FindOwner, lostOwner, type StoredExchange, toStored, toValue } from './stored.ts';
+import { type ExchangeOverview, exchangeRecord } from './record.ts';
 
 interface ExchangesOptions extends ExchangeContext {
   /** Exchanges of the configuration file by id, which is also their key. `check` has accepted them. */

@@ -21,12 +21,6 @@ export interface ExchangeOverview {
   readonly counters: Readonly<ExchangeCounters>;
 }
 
-/** The part of a definition that is not the declaration. */
-export interface ExchangeState {
-  readonly stopped: boolean | null;
-  readonly lastError: string | null;
-}
-
 /** Bound on the pending elements in a record: a window may hold tens of thousands. */
 const MAX_PENDING = 1000;
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Definitions } from '../../src/engine/definitions.ts';
-import { toStored, toValue } from '../../src/exchange/stored.ts';
+import { toStored, toValue } from '../../src/exchange/declaration.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { sharedSandbox } from '../sandbox/elements.ts';
 import { until } from '../support/until.ts';

@@ -1,8 +1,7 @@
 import type { Broker } from '../../src/broker/broker.ts';
 import type { BrokerLog } from '../../src/broker/ports.ts';
-import { type Declaration, parseDeclaration } from '../../src/exchange/declaration.ts';
+import { type Declaration, type FindOwner, parseDeclaration } from '../../src/exchange/declaration.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
-import type { FindOwner } from '../../src/exchange/stored.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import type { SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import type { Clock } from '../../src/util/clock.ts';
