@@ -1,14 +1,7 @@
-import type { Counters } from '../engine/stats.ts';
-import type { RecentRates } from '../model/records.ts';
+import { COUNTER_NAMES, type Counters, zeroCounters } from '../engine/stats.ts';
+import { type GroupCounts, NO_COUNTS } from '../engine/storage.ts';
+import type { QueueHistory, Rates, RecentRates } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
-import {
-  type HistoryColumns,
-  type QueueReading,
-  QueueSeries,
-  type SeriesLimit,
-  type SumColumns,
-  SumSeries,
-} from './queue-series.ts';
 
 /**
  * Tracks which queues of a namespace changed since they were last read, by an operation of this node or a signal from
@@ -133,4 +126,383 @@ export class Activity {
     }
     return gone;
   }
+}
+
+/** The counts and counters of a queue, read at one moment. */
+export interface QueueReading {
+  readonly counts: GroupCounts;
+  /** The sum over all groups. */
+  readonly totals: Counters;
+  /** How long the oldest ready element has been ready; null if no element is ready. */
+  readonly oldestReadyMs: number | null;
+}
+
+/** The columns of a history. */
+type HistoryColumns = Omit<QueueHistory, 'from' | 'intervalMs'>;
+
+/** The length of a history interval, and the number of intervals. */
+export const INTERVAL_MS = 60_000;
+const INTERVALS = 60;
+
+const WINDOWS = { '1m': 60_000, '5m': 300_000 } as const;
+export const NO_RATES: Rates = Object.freeze({ insert: 0, take: 0, settle: 0 });
+
+/** Moments are stored in tenths of a second, so that 32 bits hold 13 years. */
+const UNIT_MS = 100;
+/** Samples are 10 s apart, and as many as rates over five minutes need. */
+const SPACING = 10_000 / UNIT_MS;
+const SAMPLES = 33;
+/** Values per sample: `at`, and the inserts, takes and settlements counted until then. */
+const SAMPLE_LENGTH = 4;
+/** Values per minute: those of a sample; ready, scheduled, reserved elements; age of the oldest ready one, seconds. */
+const SLOT_LENGTH = 8;
+const NO_AGE = 2 ** 32 - 1;
+const HOUR_MS = INTERVAL_MS * INTERVALS;
+const MINUTE = INTERVAL_MS / UNIT_MS;
+
+/** How long ago the first interval of a history began, ms. @param at now, by the monotonic clock */
+export function historyLengthMs(at: number): number {
+  return (INTERVALS - 1) * INTERVAL_MS + ((at + 2 * HOUR_MS) % INTERVAL_MS);
+}
+
+/** Bounds the queues with samples on a node: each needs 2.5 KB while it changes, and for an hour afterwards. */
+export class SeriesLimit {
+  #left: number;
+
+  constructor(max = 10_000) {
+    this.#left = max;
+  }
+
+  take(): boolean {
+    if (this.#left === 0) return false;
+    this.#left -= 1;
+    return true;
+  }
+
+  release(): void {
+    this.#left += 1;
+  }
+}
+
+/** Samples in two rings of 32-bit numbers. Counters are stored modulo 2^32: only their differences are used. */
+interface Rings {
+  readonly samples: Uint32Array;
+  /** How many samples were ever stored. */
+  count: number;
+  /** The last reading of each minute. */
+  readonly slots: Uint32Array;
+}
+
+/**
+ * The samples of one queue in the last hour. An unchanged queue keeps only its last reading. A changing queue has a
+ * ring of samples, for rates, and a ring of minutes, for charts. All times are monotonic.
+ */
+export class QueueSeries {
+  readonly #limit: SeriesLimit;
+  #rings: Rings | null = null;
+  /** The last reading; null: none yet. */
+  last: QueueReading | null;
+  #lastAt: number;
+  /** When `last` got its present value. */
+  #sameSince: number;
+  /** The minute in which the queue was created; null: it existed before. */
+  readonly #firstMinute: number | null;
+
+  /** @param isNew whether the queue was created, empty, at `at` */
+  constructor(limit: SeriesLimit, at: number, isNew: boolean) {
+    this.#limit = limit;
+    this.last = isNew ? NOTHING : null;
+    this.#lastAt = at;
+    this.#sameSince = isNew ? at - HOUR_MS : at;
+    this.#firstMinute = isNew ? minuteOf(toUnits(at)) : null;
+  }
+
+  get wasRead(): boolean {
+    return this.last !== null && this.last !== NOTHING;
+  }
+
+  /** @param changedAt when the first change since the last reading was made; null if unknown */
+  note(at: number, reading: QueueReading, changedAt: number | null): void {
+    const before = this.last;
+    const isSame = before !== null && isEqual(before, reading);
+    if (!isSame && before !== null) {
+      this.#rings ??= this.#allocate(before);
+      if (changedAt !== null && changedAt > this.#lastAt) this.#store(changedAt, before);
+    }
+    if (before === null) this.#sameSince = at;
+    this.last = reading;
+    this.#lastAt = at;
+    if (this.#rings === null) return;
+    if (isSame && at - this.#sameSince > HOUR_MS) this.close();
+    else this.#store(at, reading);
+    if (!isSame) this.#sameSince = at;
+  }
+
+  /** Frees the rings: the queue is gone, or has not changed for an hour. */
+  close(): void {
+    if (this.#rings === null) return;
+    this.#rings = null;
+    this.#limit.release();
+  }
+
+  /** @param totals counters, read just now. @param changedAt as in `note` */
+  rates(at: number, totals: Counters, changedAt: number | null): RecentRates {
+    return {
+      '1m': this.#ratesOver(WINDOWS['1m'], at, totals, changedAt),
+      '5m': this.#ratesOver(WINDOWS['5m'], at, totals, changedAt),
+    };
+  }
+
+  /** The last {@link INTERVALS} minutes of the monotonic clock; the last one contains `at` and is incomplete. */
+  history(at: number): HistoryColumns {
+    const now = minuteOf(toUnits(at));
+    const rows = Array.from({ length: INTERVALS + 1 }, (_, i) => this.#rowOf(now - INTERVALS + i, at));
+    const shown = rows.slice(1);
+    const column = (read: (row: MinuteOfQueue) => number | null) =>
+      shown.map((row) => (row === null ? null : read(row)));
+    const rate = (name: keyof Rates) =>
+      shown.map((row, i) => {
+        const earlier = rows[i] ?? this.#beginOf(now - INTERVALS + 1 + i);
+        return row === null || earlier === null ? null : ratesBetween(earlier, row)[name];
+      });
+    return {
+      size: column(({ size }) => size),
+      schedSize: column(({ sched }) => sched),
+      resvSize: column(({ resv }) => resv),
+      oldestReadyAge: column(({ age }) => (age === NO_AGE ? null : age)),
+      insert: rate('insert'),
+      take: rate('take'),
+      settle: rate('settle'),
+    };
+  }
+
+  #allocate(before: QueueReading): Rings | null {
+    if (!this.#limit.take()) return null;
+    this.#rings = {
+      samples: new Uint32Array(SAMPLES * SAMPLE_LENGTH),
+      count: 0,
+      slots: new Uint32Array((INTERVALS + 1) * SLOT_LENGTH),
+    };
+    const since = Math.max(this.#sameSince, this.#lastAt - HOUR_MS);
+    this.#store(since, before);
+    if (since < this.#lastAt) this.#store(this.#lastAt, before);
+    return this.#rings;
+  }
+
+  #store(atMs: number, { counts, totals, oldestReadyMs }: QueueReading): void {
+    const rings = this.#rings;
+    if (rings === null) return;
+    const at = toUnits(atMs);
+    const values = [at, totals.put, totals.get + totals.reserve, totals.commit + totals.rollback];
+    const { samples, count } = rings;
+    // Overwrite the newest sample until it is `SPACING` later than the one before it.
+    const earlier = count < 2 ? null : samples[sampleAt(count - 2)];
+    const isClose = earlier !== null && earlier !== undefined && at - earlier < SPACING;
+    if (!isClose) rings.count += 1;
+    samples.set(values, sampleAt(rings.count - 1));
+    const age = oldestReadyMs === null ? NO_AGE : Math.round(oldestReadyMs / 1000);
+    rings.slots.set([...values, counts.ready, counts.scheduled, counts.reserved, age], slotOf(minuteOf(at)));
+  }
+
+  #ratesOver(windowMs: number, atMs: number, totals: Counters, changedAt: number | null): Rates {
+    const rings = this.#rings;
+    const last = this.last;
+    if (last === null) return NO_RATES;
+    const now = pointOf(toUnits(atMs), totals);
+    const from = now.at - windowMs / UNIT_MS;
+    let later: Point = now;
+    for (const earlier of this.#points(rings, last, changedAt)) {
+      if (earlier.at <= from) return ratesBetween(between(earlier, later, from), now);
+      later = earlier;
+    }
+    return ratesBetween(later, now);
+  }
+
+  /** The known values of the counters, newest first. */
+  *#points(rings: Rings | null, last: QueueReading, changedAt: number | null): Generator<Point> {
+    if (changedAt !== null && changedAt > this.#lastAt) yield pointOf(toUnits(changedAt), last.totals);
+    if (rings === null) {
+      yield pointOf(toUnits(this.#lastAt), last.totals);
+      yield pointOf(toUnits(this.#sameSince), last.totals);
+      return;
+    }
+    for (let i = rings.count - 1; i >= Math.max(0, rings.count - SAMPLES); i -= 1) {
+      const at = sampleAt(i);
+      const [time = 0, insert = 0, take = 0, settle = 0] = rings.samples.subarray(at, at + SAMPLE_LENGTH);
+      yield { at: time, insert, take, settle };
+    }
+  }
+
+  /** Zero counters if the queue was created in that minute, else null. */
+  #beginOf(minute: number): Point | null {
+    return minute === this.#firstMinute ? pointOf(minute * MINUTE, NOTHING.totals) : null;
+  }
+
+  /** The last reading in a minute. If there is none: the one before, which was valid until the end of the minute. */
+  #rowOf(minute: number, now: number): MinuteOfQueue | null {
+    const last = this.last;
+    if (last === null || (this.#firstMinute !== null && minute < this.#firstMinute)) return null;
+    const end = Math.min((minute + 1) * MINUTE, toUnits(now));
+    if (this.#rings === null || end > toUnits(this.#lastAt) + MINUTE) {
+      return end > toUnits(Math.min(this.#sameSince, this.#lastAt)) ? { ...rowOf(last), at: end } : null;
+    }
+    const { slots } = this.#rings;
+    for (let back = 0; back <= INTERVALS; back += 1) {
+      const slot = slots.subarray(slotOf(minute - back), slotOf(minute - back) + SLOT_LENGTH);
+      const [at = 0, insert = 0, take = 0, settle = 0, size = 0, sched = 0, resv = 0, age = NO_AGE] = slot;
+      if (at === 0 || minuteOf(at) !== minute - back) continue;
+      return { at: back === 0 ? at : end, insert, take, settle, size, sched, resv, age };
+    }
+    return null;
+  }
+}
+
+interface Point extends Rates {
+  /** In units of {@link UNIT_MS}. */
+  readonly at: number;
+}
+
+interface MinuteOfQueue extends Point {
+  readonly size: number;
+  readonly sched: number;
+  readonly resv: number;
+  /** Seconds, or {@link NO_AGE}. */
+  readonly age: number;
+}
+
+const NOTHING: QueueReading = {
+  counts: NO_COUNTS,
+  totals: { put: 0, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 },
+  oldestReadyMs: null,
+};
+
+/** Adds two hours to keep values positive: the history of a new queue begins up to an hour before the clock's start. */
+function toUnits(ms: number): number {
+  return Math.floor((ms + 2 * HOUR_MS) / UNIT_MS);
+}
+
+function sampleAt(index: number): number {
+  return (index % SAMPLES) * SAMPLE_LENGTH;
+}
+
+function minuteOf(at: number): number {
+  return Math.floor(at / MINUTE);
+}
+
+function slotOf(minute: number): number {
+  return (minute % (INTERVALS + 1)) * SLOT_LENGTH;
+}
+
+function pointOf(at: number, { put, get, reserve, commit, rollback }: Counters): Point {
+  return { at, insert: put, take: get + reserve, settle: commit + rollback };
+}
+
+function rowOf({
+  counts: { ready, scheduled, reserved },
+  totals,
+  oldestReadyMs,
+}: QueueReading): MinuteOfQueue {
+  const age = oldestReadyMs === null ? NO_AGE : Math.round(oldestReadyMs / 1000);
+  return { ...pointOf(0, totals), size: ready, sched: scheduled, resv: reserved, age };
+}
+
+/** The counters at a moment between two points, interpolated linearly. */
+function between(earlier: Point, later: Point, at: number): Point {
+  const part = later.at === earlier.at ? 0 : (at - earlier.at) / (later.at - earlier.at);
+  return {
+    at,
+    insert: earlier.insert + part * grown(earlier.insert, later.insert),
+    take: earlier.take + part * grown(earlier.take, later.take),
+    settle: earlier.settle + part * grown(earlier.settle, later.settle),
+  };
+}
+
+function ratesBetween(earlier: Point, now: Point): Rates {
+  const ms = (now.at - earlier.at) * UNIT_MS;
+  if (ms < 1000) return NO_RATES;
+  return {
+    insert: perSecond(grown(earlier.insert, now.insert), ms),
+    take: perSecond(grown(earlier.take, now.take), ms),
+    settle: perSecond(grown(earlier.settle, now.settle), ms),
+  };
+}
+
+/** The difference of two counters modulo 2^32. It is negative if takes were undone, or the queue was dropped. */
+function grown(before: number, now: number): number {
+  const whole = Math.floor(before);
+  return ((now - whole) | 0) - (before - whole);
+}
+
+function perSecond(count: number, ms: number): number {
+  return Math.max(0, Math.round((count / ms) * 1e6) / 1e3);
+}
+
+function isEqual(a: QueueReading, b: QueueReading): boolean {
+  return (
+    a.counts.ready === b.counts.ready &&
+    a.counts.scheduled === b.counts.scheduled &&
+    a.counts.reserved === b.counts.reserved &&
+    a.counts.nextMatureAt === b.counts.nextMatureAt &&
+    Object.entries(a.totals).every(([name, value]) => b.totals[name as keyof Counters] === value)
+  );
+}
+
+/** The last hour of several queues together. Ages cannot be added. */
+type SumColumns = Omit<HistoryColumns, 'oldestReadyAge'>;
+
+const COLUMNS = ['size', 'schedSize', 'resvSize', 'insert', 'take', 'settle'] as const;
+
+/**
+ * The last hour of all queues of a namespace together. Each reading of a queue updates the sums by its difference:
+ * adding up 10,000 histories would take seconds.
+ */
+class SumSeries {
+  readonly #series: QueueSeries;
+  readonly #counts = { ready: 0, scheduled: 0, reserved: 0 };
+  #totals = zeroCounters();
+
+  constructor(at: number) {
+    this.#series = new QueueSeries(new SeriesLimit(1), at, false);
+    this.#note(at);
+  }
+
+  /**
+   * Updates the sums with a new reading of one queue.
+   * @param before null: the queue was not read before. Its counters are not added, as their time is unknown
+   * @param reading null: the queue is gone
+   */
+  change(at: number, before: QueueReading | null, reading: QueueReading | null): void {
+    const counts = this.#counts;
+    counts.ready += (reading?.counts.ready ?? 0) - (before?.counts.ready ?? 0);
+    counts.scheduled += (reading?.counts.scheduled ?? 0) - (before?.counts.scheduled ?? 0);
+    counts.reserved += (reading?.counts.reserved ?? 0) - (before?.counts.reserved ?? 0);
+    if (before !== null && reading !== null) {
+      const totals = { ...this.#totals };
+      // Counters restart at 0 if a queue was deleted and created again.
+      for (const name of COUNTER_NAMES)
+        totals[name] += Math.max(0, reading.totals[name] - before.totals[name]);
+      this.#totals = totals;
+    }
+    this.#note(at);
+  }
+
+  #note(at: number): void {
+    const counts = { ...this.#counts, nextMatureAt: null };
+    this.#series.note(at, { counts, totals: this.#totals, oldestReadyMs: null }, null);
+  }
+
+  history(at: number): SumColumns {
+    const { oldestReadyAge: _, ...columns } = this.#series.history(at);
+    return columns;
+  }
+}
+
+/** Adds several histories of the same hour; a value is null if it is null in all of them. */
+export function sumOfHistories(histories: readonly SumColumns[]): SumColumns {
+  const sum = (name: keyof SumColumns): (number | null)[] =>
+    Array.from({ length: INTERVALS }, (_, i) => {
+      const known = histories.map((history) => history[name][i] ?? null).filter((value) => value !== null);
+      return known.length === 0 ? null : known.reduce((total, value) => total + value, 0);
+    });
+  return Object.fromEntries(COLUMNS.map((name) => [name, sum(name)])) as unknown as SumColumns;
 }

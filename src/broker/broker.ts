@@ -7,13 +7,13 @@ import type { PendingConsumer } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
+import { SeriesLimit } from './activity.ts';
 import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
 import { EnginePermits } from './engine-permits.ts';
 import { checkMigration, Migration, MigrationTargetMissing } from './migration.ts';
 import { Namespace, type Shared, type SharedOfEngine, type WhoWaits } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Questions } from './questions.ts';
-import { SeriesLimit } from './queue-series.ts';
 import { LeaseSweeper } from './sweeper.ts';
 
 interface BrokerOptions {

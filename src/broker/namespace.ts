@@ -20,7 +20,7 @@ import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import type { UserLimit } from '../util/user-limit.ts';
-import { Activity } from './activity.ts';
+import { Activity, type SeriesLimit } from './activity.ts';
 import type { Capabilities } from './capabilities.ts';
 import { type Capacity, namespaceCapacity, queueCapacity } from './capacity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
@@ -39,7 +39,6 @@ import {
   showOptions,
   versionOfOptions,
 } from './queue-options.ts';
-import type { SeriesLimit } from './queue-series.ts';
 import type { LeaseSweeper } from './sweeper.ts';
 import { UndoneTakes } from './undone-takes.ts';
 import { MANY, type WaitQueue } from './wait-queue.ts';

@@ -2,8 +2,8 @@ import { COUNTER_NAMES, type Counters, zeroCounters } from '../engine/stats.ts';
 import type { GroupCounts, QueueCounts } from '../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { QueueRecord, QueueSizes } from '../model/records.ts';
+import type { QueueReading } from './activity.ts';
 import type { Queue } from './queue.ts';
-import type { QueueReading } from './queue-series.ts';
 
 // What is shown of a queue: counts of its elements and of what was done with them.
 

@@ -2,10 +2,10 @@ import type { Clock } from '../util/clock.ts';
 import { EarliestTimer } from '../util/earliest-timer.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import type { Service } from '../util/service.ts';
+import type { QueueReading } from './activity.ts';
 import { untilDue } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
 import { readQueue } from './queue-record.ts';
-import type { QueueReading } from './queue-series.ts';
 
 /** Receives the counts of all queues of this node as they change. What it throws is logged; the poller continues. */
 export interface QueueFollower {

@@ -34,6 +34,7 @@ import type { QueueKey } from '../model/names.ts';
 import type { OptionsRecord, PendingConsumer, QueueHistory, QueueRecord } from '../model/records.ts';
 import { compareStrings } from '../util/compare-strings.ts';
 import { quote } from '../util/quote.ts';
+import { historyLengthMs, INTERVAL_MS } from './activity.ts';
 import { requireCapability } from './capabilities.ts';
 import { isFullError } from './capacity.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
@@ -43,7 +44,6 @@ import { isSettled, rejectionOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OwnOptions, type QueueSettings } from './queue-options.ts';
 import { queueRecord } from './queue-record.ts';
-import { historyLengthMs, INTERVAL_MS } from './queue-series.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
 /** For front ends, which settle with these types but must not import storage. */

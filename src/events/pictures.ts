@@ -1,7 +1,7 @@
+import type { QueueReading } from '../broker/activity.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { shownSizes } from '../broker/queue-record.ts';
-import type { QueueReading } from '../broker/queue-series.ts';
 import { idsOf, NODE } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';

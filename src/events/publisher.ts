@@ -1,6 +1,6 @@
 import type { Authenticator, User } from '../access/user.ts';
+import type { QueueReading } from '../broker/activity.ts';
 import type { Namespace } from '../broker/namespace.ts';
-import type { QueueReading } from '../broker/queue-series.ts';
 import type { QueueFollower, QueueWatch } from '../broker/queue-watch.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import type { QueueReading } from '../../src/broker/activity.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Namespace } from '../../src/broker/namespace.ts';
-import type { QueueReading } from '../../src/broker/queue-series.ts';
 import { type QueueFollower, QueueWatch } from '../../src/broker/queue-watch.ts';
 import { unavailable } from '../../src/engine/calls.ts';
 import type { Engine } from '../../src/engine/engine.ts';

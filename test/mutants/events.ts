@@ -150,7 +150,7 @@ export const EVENTS: readonly Mutant[] = [
     name: 'a change after an idle time is dated back to the last sample',
     suite: 'series of queues',
     edits: edit(
-      'broker/queue-series.ts',
+      'broker/activity.ts',
       'if (changedAt !== null && changedAt > this.#lastAt) this.#store(changedAt, before);',
       '',
     ),
@@ -159,7 +159,7 @@ export const EVENTS: readonly Mutant[] = [
     name: 'samples of idle queues are kept forever',
     suite: 'series of queues',
     edits: edit(
-      'broker/queue-series.ts',
+      'broker/activity.ts',
       'if (isSame && at - this.#sameSince > HOUR_MS) this.close();\n    else',
       '',
     ),

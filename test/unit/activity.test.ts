@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { Activity } from '../../src/broker/activity.ts';
-import { SeriesLimit } from '../../src/broker/queue-series.ts';
+import { Activity, SeriesLimit } from '../../src/broker/activity.ts';
 
 describe('The activity of queues', () => {
   it('takes some of many changed queues without a loop over all', () => {

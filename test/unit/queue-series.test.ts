@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { type QueueReading, QueueSeries, SeriesLimit } from '../../src/broker/queue-series.ts';
+import { type QueueReading, QueueSeries, SeriesLimit } from '../../src/broker/activity.ts';
 import { zeroCounters } from '../../src/engine/stats.ts';
 
 const SECOND = 1_000;

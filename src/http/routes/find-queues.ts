@@ -1,12 +1,12 @@
-import type { Namespace } from '../../broker/namespace.ts';
-import { oldestReadyMs, readQueue, shownSizes } from '../../broker/queue-record.ts';
 import {
   historyLengthMs,
   INTERVAL_MS,
   NO_RATES,
   type QueueReading,
   sumOfHistories,
-} from '../../broker/queue-series.ts';
+} from '../../broker/activity.ts';
+import type { Namespace } from '../../broker/namespace.ts';
+import { oldestReadyMs, readQueue, shownSizes } from '../../broker/queue-record.ts';
 import { invalidParameter } from '../../model/errors.ts';
 import { type FoundQueue, FoundQueues, type Rates, SumHistory } from '../../model/records.ts';
 import { compareStrings } from '../../util/compare-strings.ts';
