@@ -1,6 +1,7 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
+import type { Queue } from '../broker/queue.ts';
 import type { ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
@@ -18,7 +19,7 @@ import {
   type StoredExchange,
   versionOf,
 } from './declaration.ts';
-import { type ExchangeRoute, Forwarder } from './forwarder.ts';
+import { Forwarder } from './forwarder.ts';
 import type { InFlightLimit } from './in-flight-limit.ts';
 import { Loop } from './loop.ts';
 import {
@@ -53,6 +54,20 @@ export interface NodeContext extends ExchangeContext {
   readonly returning: (key: string) => Returning;
   /** Requests a stop of an exchange, since `MAX_OVERRUNS_IN_A_ROW` elements overran the sandbox's limits. */
   readonly onRepeatedOverruns: (exchange: Exchange, error: string) => void;
+}
+
+/** The queues of an exchange, resolved once. */
+interface ExchangeRoute {
+  readonly source: Queue;
+  readonly destinations: readonly {
+    readonly queue: Queue;
+    /** Its index among the destinations with the same queue. */
+    readonly place: number;
+  }[];
+  readonly noRoute: Queue;
+  readonly tooManyHops: Queue;
+  readonly maxHops: number;
+  readonly maxCopies: number;
 }
 
 /**

@@ -8,20 +8,6 @@ import { copiesBack, copyOf, type History, historyOf, type Returning, unroutable
 import { idOf } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 
-/** The queues of an exchange, resolved once. */
-export interface ExchangeRoute {
-  readonly source: Queue;
-  readonly destinations: readonly {
-    readonly queue: Queue;
-    /** Its index among the destinations with the same queue. */
-    readonly place: number;
-  }[];
-  readonly noRoute: Queue;
-  readonly tooManyHops: Queue;
-  readonly maxHops: number;
-  readonly maxCopies: number;
-}
-
 /** A copy and its target. `destination` is its index in the declaration; null for an unroutable element. */
 interface Copy {
   readonly queue: Queue;
@@ -190,7 +176,7 @@ export class Forwarder {
     let bytes = 0;
     for (const destination of accepted) {
       const verdict = verdicts[destination] as SelectorVerdict;
-      const { queue } = route.destinations[destination] as ExchangeRoute['destinations'][number];
+      const queue = route.destinations[destination]?.queue as Queue;
       const groups = queue.namespace.defaultGroups;
       const ownCopies = returning?.[destination] ? back.count : copies;
       // Most destinations get the same element, which is built once.
