@@ -228,7 +228,7 @@ export class Server implements Service {
     const tracing = await this.#startTracing();
     const engines = await this.#startEngines();
     const broker = await this.#startBroker(engines, tracing);
-    const watch = new QueueWatch({ namespaces: broker.namespaces(), clock });
+    const watch = new QueueWatch(broker.namespaces());
     await this.#startParts(watch);
     const tokens = new ApiTokens({
       namespaces: broker.namespaces(),

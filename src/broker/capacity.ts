@@ -1,9 +1,10 @@
-import type { RequestKey, Storage, Usage } from '../engine/storage.ts';
+import type { RequestKey, Usage } from '../engine/storage.ts';
 import { contentBytes, type NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
+import type { Namespace } from './namespace.ts';
 
 /** Bounds of a namespace or a queue; null: unlimited. */
 interface CapacityLimits {
@@ -221,41 +222,30 @@ interface CapacitySource {
   rejection(limit: string, option: string): QuaysideError;
 }
 
-/**
- * @param storage returns that of the namespace, which changes if a migration starts
- * @param queueCount returns the number of its queues
- */
-export function namespaceCapacity(
-  setup: CapacityLimits & { readonly policy: { readonly name: string } },
-  storage: () => Storage,
-  queueCount: () => number,
-  clock: Pick<Clock, 'monotonic'>,
-): Capacity {
-  const { policy, maxBytes } = setup;
+// Both read `storage` of the namespace at each call: it changes if a migration starts.
+
+export function namespaceCapacity(namespace: Namespace): Capacity {
+  const { name, setup, clock } = namespace;
+  const { maxBytes } = setup;
   const source: CapacitySource = {
-    read: () => storage().usage(policy.name, maxBytes !== null),
+    read: () => namespace.storage.usage(name, maxBytes !== null),
     fullRefreshMs: REFRESH_MS,
     waitsForRead: false,
-    isCheap: (readMs) => readMs <= CHEAP_READ_MS || queueCount() <= FEW_QUEUES,
+    isCheap: (readMs) => readMs <= CHEAP_READ_MS || namespace.knownNames.size <= FEW_QUEUES,
     rejection: (limit, option) =>
       new QuaysideError(
         'namespace-full',
-        `Namespace ${quote(policy.name)} is full (${limit}). Consume elements, or raise ${option}.`,
+        `Namespace ${quote(name)} is full (${limit}). Consume elements, or raise ${option}.`,
       ),
   };
   return new Capacity(setup, source, clock);
 }
 
 /** In a stream, an element counts once per group, as in a namespace. */
-export function queueCapacity(
-  key: QueueKey,
-  maxElements: number,
-  storage: () => Storage,
-  clock: Pick<Clock, 'monotonic'>,
-): Capacity {
+export function queueCapacity(namespace: Namespace, key: QueueKey, maxElements: number): Capacity {
   const source: CapacitySource = {
     read: async () => {
-      const counts = await storage().counts(key);
+      const counts = await namespace.storage.counts(key);
       const groups = counts.groups.size === 0 ? [counts] : [...counts.groups.values()];
       const elements = groups.reduce(
         (sum, { ready, scheduled, reserved }) => sum + ready + scheduled + reserved,
@@ -272,7 +262,7 @@ export function queueCapacity(
         `Queue ${quote(key.name)} is full (${limit}). Consume elements, or raise ${option} of its options.`,
       ),
   };
-  return new Capacity({ maxElements, maxBytes: null }, source, clock);
+  return new Capacity({ maxElements, maxBytes: null }, source, namespace.clock);
 }
 
 /** The usage of new elements, as `Storage.usage` counts it: in a stream, an element counts once per group. */

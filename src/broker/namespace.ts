@@ -178,14 +178,7 @@ export class Namespace {
     this.makeTid = shared.makeTid;
     this.undoneTakes = new UndoneTakes(this);
     const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
-    this.capacity = isBounded
-      ? namespaceCapacity(
-          setup,
-          () => this.storage,
-          () => this.#known.size,
-          shared.clock,
-        )
-      : null;
+    this.capacity = isBounded ? namespaceCapacity(this) : null;
     const { deadLetter, retentionMs, retryDelay = null } = policy;
     const defaults = {
       leaseMs: setup.leaseMs,
@@ -577,7 +570,7 @@ export class Namespace {
     if (maxElements === null) return null;
     const known = this.#capacities.get(key.name);
     if (known !== undefined) return known;
-    const capacity = queueCapacity(key, maxElements, () => this.storage, this.clock);
+    const capacity = queueCapacity(this, key, maxElements);
     this.#capacities.set(key.name, capacity);
     return capacity;
   }

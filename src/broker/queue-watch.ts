@@ -47,8 +47,8 @@ const RETRY_MS = 5_000;
 export class QueueWatch implements Service {
   readonly #polls: readonly NamespacePoll[];
 
-  constructor(parts: { readonly namespaces: readonly Namespace[]; readonly clock: Clock }) {
-    this.#polls = parts.namespaces.map((namespace) => new NamespacePoll(namespace, parts.clock));
+  constructor(namespaces: readonly Namespace[]) {
+    this.#polls = namespaces.map((namespace) => new NamespacePoll(namespace));
   }
 
   async start(): Promise<void> {
@@ -94,10 +94,10 @@ class NamespacePoll {
   #reading: Promise<void> | null = null;
   #isStopped = true;
 
-  constructor(namespace: Namespace, clock: Clock) {
+  constructor(namespace: Namespace) {
+    const { clock, log, name: ns } = namespace;
     this.#namespace = namespace;
     this.#clock = clock;
-    const { log, name: ns } = namespace;
     this.#followerFailures = new LogOnChange({
       failed: (err) => log.warn({ err, ns }, 'a follower of queues failed'),
       worksAgain: () => log.info({ ns }, 'the follower of queues works again'),

@@ -78,7 +78,7 @@ describe('The watch of queues', () => {
     await broker.start();
     await other.start();
     namespace = broker.namespace('N');
-    watch = new QueueWatch({ namespaces: broker.namespaces(), clock: opened.clock });
+    watch = new QueueWatch(broker.namespaces());
     await watch.start();
   });
 
@@ -135,7 +135,7 @@ describe('The watch of queues', () => {
     }));
     const restarted = brokerOn([{ policy: plain('N'), engine }], opened.clock, 3);
     await restarted.start();
-    const ownWatch = new QueueWatch({ namespaces: restarted.namespaces(), clock: opened.clock });
+    const ownWatch = new QueueWatch(restarted.namespaces());
     await ownWatch.start();
     const { activity } = restarted.namespace('N');
     await passUntil(() => names.every((name) => (activity.last(name)?.totals.put ?? 0) >= 60));

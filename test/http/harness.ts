@@ -172,7 +172,7 @@ export class Harness {
       random: () => 0.5,
       log: { info: logAt('info'), warn: () => {} },
     });
-    this.watch = new QueueWatch({ namespaces: this.broker.namespaces(), clock });
+    this.watch = new QueueWatch(this.broker.namespaces());
     this.events = new EventPublisher({
       namespaces: this.broker.namespaces(),
       watch: this.watch,
