@@ -6,8 +6,7 @@ import { WellFormed } from '../model/members.ts';
 import { ExchangeDeclaration, type ExchangeTrial, STRICT, type TriedDestination } from '../model/records.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { DestinationLogLine, SelectorVerdict } from '../sandbox/sandbox.ts';
-import { payloadName } from '../sandbox/sandbox.ts';
-import { fromByteString } from '../util/byte-string.ts';
+import { textOfByteString } from '../util/byte-string.ts';
 import { toMs } from '../util/clock.ts';
 import { allowing, namedObject, type Static, Type } from '../util/schema.ts';
 import {
@@ -21,6 +20,7 @@ import {
 } from './copies.ts';
 import type { Caller, Declaration } from './declaration.ts';
 import type { ExchangeContext } from './exchange.ts';
+import { seenPayload } from './record.ts';
 
 /** An element to try an exchange with: the properties that selectors can see. */
 export type Sample = Pick<
@@ -39,13 +39,14 @@ export async function dryRun(
   { name }: Caller,
   returning: Returning,
 ): Promise<ExchangeTrial> {
-  const { contentType, contentEncoding } = sample;
-  const saw = {
-    payload: payloadName(contentType, contentEncoding),
-    content_type: textOf(contentType ?? 'application/octet-stream'),
-    content_encoding: contentEncoding && textOf(contentEncoding),
+  const untouched = {
+    saw: seenPayload(sample),
+    dst: [],
+    strays_to: null,
+    overrun: null,
+    logs: [],
+    selector_ms: 0,
   };
-  const untouched = { saw, dst: [], strays_to: null, overrun: null, logs: [], selector_ms: 0 };
   const { hops, copies } = historyOf(sample);
   if (hops >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
   const program = sandbox.open(
@@ -91,7 +92,7 @@ function verdictRecord(
 ): Omit<TriedDestination, 'q' | 'ns' | 'logs'> {
   const hdrs: Record<string, string> = Object.create(null) as Record<string, string>;
   for (let i = 0; i < headers.length; i += 2) {
-    hdrs[headers[i] ?? ''] = textOf(headers[i + 1] ?? '');
+    hdrs[headers[i] ?? ''] = textOfByteString(headers[i + 1] ?? '');
   }
   const shown = body.subarray(0, shownBytes);
   const text = decode(shown, shown.length < body.length);
@@ -108,11 +109,6 @@ function verdictRecord(
     payload_encoding: text === null ? 'base64' : 'text',
     payload_bytes: body.length,
   };
-}
-
-/** A header's value as text; the value itself if it is not UTF-8. */
-function textOf(value: string): string {
-  return fromByteString(value) ?? value;
 }
 
 /** Returns null if the bytes are not UTF-8. @param isCut whether to leave out an incomplete last character */

@@ -2,6 +2,7 @@ import type { Delivery } from '../model/element.ts';
 import type { DestinationError, ExchangeRecord, Sighting } from '../model/records.ts';
 import type { SourcePosition } from '../sandbox/protocol.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
+import { textOfByteString } from '../util/byte-string.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LoopIds } from './cycles.ts';
 import type { Caller, Declaration } from './declaration.ts';
@@ -201,12 +202,18 @@ export class Sightings {
   }
 }
 
-function sightingOf({ id, at, contentType, contentEncoding }: SightedElement): Sighting {
+function sightingOf(element: SightedElement): Sighting {
+  return { id: element.id, at: iso(element.at), ...seenPayload(element) };
+}
+
+/** How selectors see the payload of an element, and the headers that decide that. */
+export function seenPayload({
+  contentType,
+  contentEncoding,
+}: Pick<Delivery, 'contentType' | 'contentEncoding'>): Omit<Sighting, 'id' | 'at'> {
   return {
-    id,
-    at: new Date(at).toISOString(),
     payload: payloadName(contentType, contentEncoding),
-    content_type: contentType ?? 'application/octet-stream',
-    content_encoding: contentEncoding,
+    content_type: textOfByteString(contentType ?? 'application/octet-stream'),
+    content_encoding: contentEncoding && textOfByteString(contentEncoding),
   };
 }

@@ -7,7 +7,7 @@ import { ORIGIN_ID } from '../model/service-headers.ts';
 import type { SearchPage } from '../operations/search.ts';
 import type { ScannedDelivery } from '../operations/transfer.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
-import { fromByteString } from '../util/byte-string.ts';
+import { textOfByteString } from '../util/byte-string.ts';
 import { parsedJson } from '../util/parsed-json.ts';
 import { headerLines } from './route.ts';
 
@@ -149,7 +149,7 @@ function bodyMember(content: ElementContent, asJson: boolean): string {
   return `"text":${JSON.stringify(text)}`;
 }
 
-/** Element headers as a JSON object. Bytes that are not UTF-8 are read as ISO 8859-1, as in STOMP and AMQP. */
+/** Element headers as a JSON object. */
 function jsonOfHeaders(headers: ElementHeaders): string {
   if (headers.length === 0) return '{}';
   let json = '';
@@ -161,7 +161,7 @@ function jsonOfHeaders(headers: ElementHeaders): string {
 
 /** A stored value as JSON: a string, or null. */
 function jsonOfBytes(value: string | null): string {
-  return value === null ? 'null' : JSON.stringify(fromByteString(value) ?? value);
+  return value === null ? 'null' : JSON.stringify(textOfByteString(value));
 }
 
 const LINE_ENDS = /[\r\n]+/g;

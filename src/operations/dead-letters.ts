@@ -3,7 +3,7 @@ import { DELIVERY_STATES, type ElementHeaders } from '../model/element.ts';
 import { isOutage } from '../model/errors.ts';
 import { headerOf } from '../model/headers.ts';
 import { DEAD_LETTER_AT, DEAD_LETTER_REASON, FROM_QUEUE } from '../model/service-headers.ts';
-import { fromByteString } from '../util/byte-string.ts';
+import { textOfByteString } from '../util/byte-string.ts';
 import type { Clock } from '../util/clock.ts';
 import { MAX_CHUNK } from './search.ts';
 
@@ -129,5 +129,5 @@ function mostFrequent(counts: ReadonlyMap<string | null, number>): DeadLetterGro
 /** A header as text; null if there is none. */
 function headerText(headers: ElementHeaders, name: string): string | null {
   const value = headerOf(headers, name);
-  return value === null ? null : (fromByteString(value) ?? value);
+  return value && textOfByteString(value);
 }

@@ -9,7 +9,7 @@ import { QuaysideError } from '../model/errors.ts';
 import type { ElementSample } from '../model/records.ts';
 import type { UserRights } from '../model/rights.ts';
 import { Backoff } from '../util/backoff.ts';
-import { fromByteString } from '../util/byte-string.ts';
+import { textOfByteString } from '../util/byte-string.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Pause } from '../util/pause.ts';
@@ -606,7 +606,7 @@ function sampleOf({
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const [name = '', value = ''] = headers.slice(at, at + 2);
     bytesLeft -= name.length + value.length;
-    if (bytesLeft >= 0) shown.push([name, fromByteString(value) ?? value]);
+    if (bytesLeft >= 0) shown.push([name, textOfByteString(value)]);
   }
   return {
     id,
@@ -616,7 +616,7 @@ function sampleOf({
     tries,
     reason,
     bytes,
-    contentType,
+    contentType: contentType && textOfByteString(contentType),
     headers: Object.fromEntries(shown),
   };
 }

@@ -8,7 +8,7 @@ import type {
   OperationWhere,
 } from '../model/records.ts';
 import type { UserRights } from '../model/rights.ts';
-import { fromByteString } from '../util/byte-string.ts';
+import { textOfByteString } from '../util/byte-string.ts';
 import type { OperationRequest } from './request.ts';
 
 // An operation is stored as two definitions. `operation` holds the request and its end, and all nodes follow it.
@@ -185,7 +185,7 @@ function pairs(flat: readonly (string | null)[]): Record<string, string | null> 
   const shown: [string, string | null][] = [];
   for (let at = 0; at + 1 < flat.length; at += 2) {
     const value = flat[at + 1] ?? null;
-    shown.push([flat[at] ?? '', value === null ? null : (fromByteString(value) ?? value)]);
+    shown.push([flat[at] ?? '', value && textOfByteString(value)]);
   }
   return Object.fromEntries(shown);
 }

@@ -24,6 +24,11 @@ export function fromByteString(bytes: string): string | null {
   return isUtf8(utf8) ? utf8.toString('utf8') : null;
 }
 
+/** As `fromByteString`, for people: bytes that are not valid UTF-8 are read as ISO 8859-1, as in STOMP and AMQP. */
+export function textOfByteString(bytes: string): string {
+  return fromByteString(bytes) ?? bytes;
+}
+
 /** Bytes that are decoded, at most: more than the longest 64 characters need. */
 const MAX_BYTES = 8 * MAX_QUOTED;
 const CUT = /[\xc0-\xff][\x80-\xbf]*$/;

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { toByteString } from '../../src/util/byte-string.ts';
 import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
@@ -46,7 +47,8 @@ describe('What a selector saw, logged and threw', () => {
     const form = { contentType: 'application/x-www-form-urlencoded' };
     const { id } = jsonOf<{ id: string }>(await x.client.insert('N', x.src, body, form));
     await until(async () => (await x.record()).stats.no_route === 1);
-    await x.client.insert('N', x.src, body, { contentType: 'application/json' });
+    const contentType = 'application/json; from="Z\u00fcrich"';
+    await x.client.insert('N', x.src, body, { contentType: toByteString(contentType) });
     await x.client.get('M', x.dst);
     const { saw, errors } = await x.record();
     assert.deepEqual(errors, []);
@@ -54,7 +56,7 @@ describe('What a selector saw, logged and threw', () => {
       [saw.last_no_route?.id, saw.last_no_route?.payload, saw.last_no_route?.content_type],
       [id, 'bytes', form.contentType],
     );
-    assert.deepEqual([saw.last?.payload, saw.last?.content_type], ['json', 'application/json']);
+    assert.deepEqual([saw.last?.payload, saw.last?.content_type], ['json', contentType]);
   });
 
   it('is returned by a dry run: a bounded console log per destination', async () => {

@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import type { UserDefinition } from '../../src/access/account.ts';
 import { operationPictures } from '../../src/events/pictures.ts';
 import type { OperationRecord } from '../../src/model/records.ts';
+import { toByteString } from '../../src/util/byte-string.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 import { type Harness, sharedHarness } from './harness.ts';
@@ -635,10 +636,13 @@ describe('The rights of bulk operations', () => {
 
   it('samples are shown only to users who may browse', async () => {
     const all = harness().client('all:pw');
-    await all.insert('N', 'q', 'a');
+    await all.insert('N', 'q', 'a', { contentType: toByteString('text/z\u00fcrich') });
     const { headers } = await start(all, { action: 'count', source });
     const shown = await ended(harness(), all, headers.location);
-    assert.ok(shown.samples.length > 0);
+    assert.deepEqual(
+      shown.samples.map(({ contentType }) => contentType),
+      ['text/z\u00fcrich'],
+    );
     const answer = await harness()
       .client('manager:pw')
       .request('GET', headers.location ?? '');
