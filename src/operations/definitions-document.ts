@@ -1,3 +1,4 @@
+import { setImmediate as turn } from 'node:timers/promises';
 import type { Broker } from '../broker/broker.ts';
 import type { Queue } from '../broker/queue.ts';
 import { checkDeadLetterQueue, checkOptions, showOptions, toOptions } from '../broker/queue-options.ts';
@@ -95,6 +96,9 @@ interface DefinitionsContext {
 
 /** Maximum number of exchanges and queues in a document. */
 const MAX_ENTRIES = 20_000;
+
+/** Changes after which other requests are served: the checks of a dry run wait for nothing, and 20,000 take a second. */
+const CHANGES_PER_TURN = 100;
 
 const NOT_STORED: DocumentQueue = { paused: false, options: null };
 
@@ -247,7 +251,8 @@ export async function applyChanges(
   const keys = new Map(exchanges.visible(NODE));
   const [ofExchange, ofQueue] = dryRun ? [checkExchange, checkQueue] : [applyToExchange, applyToQueue];
   const outcomes: (ChangeOutcome | undefined)[] = [];
-  for (const change of changes) {
+  for (const [i, change] of changes.entries()) {
+    if (i % CHANGES_PER_TURN === CHANGES_PER_TURN - 1) await turn();
     try {
       const caller = callerNow();
       if (change.kind === 'queue') await ofQueue(change, broker.namespace(change.ns).queue(change.queue));

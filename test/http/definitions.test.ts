@@ -94,6 +94,28 @@ describe('A document of definitions', () => {
     ],
   });
 
+  it('is checked by a dry run in parts, between which other requests are served', async (t) => {
+    const { exchanges } = harness();
+    const { checkCreate } = exchanges;
+    let [checked, most] = [0, 0];
+    t.mock.method(exchanges, 'checkCreate', (...given: Parameters<typeof checkCreate>) => {
+      if (checked === 0) {
+        setImmediate(() => {
+          most = Math.max(most, checked);
+          checked = 0;
+        });
+      }
+      checked += 1;
+      return checkCreate.apply(exchanges, given);
+    });
+    const many = Object.fromEntries(Array.from({ length: 1000 }, (_, i) => [`e${i}`, FORWARD]));
+    const { changes } = jsonOf<Changes>(
+      await put(harness().client(), { exchanges: many, queues: {} }, '?dryRun=1'),
+    );
+    assert.equal(changes.filter(({ id }) => id?.startsWith('e')).length, 1000);
+    assert.ok(most <= 100, `${most} exchanges were checked in one turn`);
+  });
+
   it('changes what differs, and keeps what it does not name unless prune is set', async () => {
     const client = harness().client();
     await put(client, {
