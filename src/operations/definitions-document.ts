@@ -97,7 +97,7 @@ interface DefinitionsContext {
 /** Maximum number of exchanges and queues in a document. */
 const MAX_ENTRIES = 20_000;
 
-/** Changes after which other requests are served: the checks of a dry run wait for nothing, and 20,000 take a second. */
+/** Changes after which other requests are served: a dry run waits for nothing, and checks 20,000 in a second. */
 const CHANGES_PER_TURN = 100;
 
 const NOT_STORED: DocumentQueue = { paused: false, options: null };
