@@ -295,13 +295,9 @@ export class AmqpConnection
 
   #readFrame(): boolean {
     const splitter = this.input;
-    const endpoint = this.#endpoint;
-    if (!splitter.next()) {
-      endpoint.releaseFrame();
-      return false;
-    }
+    if (!splitter.next()) return false;
     this.counts.frames += 1;
-    endpoint.receive(splitter.bytes, splitter.start, splitter.end);
+    this.#endpoint.receive(splitter.bytes, splitter.start, splitter.end);
     return true;
   }
 

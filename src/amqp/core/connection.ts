@@ -32,6 +32,9 @@ const MAX_ATTACHED = 4 * AMQP_LIMITS.links;
 /** Used if the client announces no limit. */
 const MAX_PEER_FRAME_BYTES = 2 ** 31;
 
+/** Shared by all connections, since each frame is read synchronously, before it takes effect. It retains the last ones. */
+const performatives = new PerformativeReader();
+
 /** What a protocol connection calls. */
 export interface ConnectionHost {
   /** Sends a frame to the client. @param observer that of the message which ends with this frame; null if none does */
@@ -79,7 +82,6 @@ export class ConnectionEndpoint {
   #isPeerOpen = false;
   #isCloseSent = false;
   readonly #options: EndpointOptions;
-  readonly #performatives = new PerformativeReader();
   /** By the client's channel numbers. */
   readonly #sessions: (SessionEndpoint | undefined)[] = [];
   readonly #ownChannels: boolean[] = [];
@@ -130,11 +132,6 @@ export class ConnectionEndpoint {
     }
   }
 
-  /** Releases the last frame, so that an idle connection does not retain what it read. */
-  releaseFrame(): void {
-    this.#performatives.leave();
-  }
-
   /**
    * Executes one whole frame.
    * @throws ProtocolError
@@ -144,7 +141,7 @@ export class ConnectionEndpoint {
     if (this.isPeerClosed) return;
     // A heart-beat.
     if (body === end) return;
-    const type = this.#performatives.enter(bytes, body, end);
+    const type = performatives.enter(bytes, body, end);
     if (!this.#isPeerOpen && type !== PERFORMATIVE.open) {
       throw illegalState(`The first performative is ${hex(type)}. Allowed: open (0x10).`);
     }
@@ -189,7 +186,7 @@ export class ConnectionEndpoint {
   #open(channel: number): void {
     if (this.#isPeerOpen) throw illegalState('The connection is open already.');
     if (channel !== 0) throw illegalState(`open was sent on channel ${channel}. Allowed: channel 0.`);
-    const { frameBytes, channelMax, idleMs } = this.#performatives.open();
+    const { frameBytes, channelMax, idleMs } = performatives.open();
     this.peerFrameBytes = frameBytes === ABSENT ? MAX_PEER_FRAME_BYTES : frameBytes;
     this.#peerChannels = (channelMax === ABSENT ? AMQP_LIMITS.channelMax : channelMax) + 1;
     this.#sendOpen();
@@ -221,7 +218,7 @@ export class ConnectionEndpoint {
   }
 
   #close(): void {
-    this.#performatives.end();
+    performatives.end();
     this.isPeerClosed = true;
     this.host.onClose();
   }
@@ -233,7 +230,7 @@ export class ConnectionEndpoint {
     if (this.#sessions[channel] !== undefined) {
       throw illegalState(`Channel ${channel} has a session already. End it first.`);
     }
-    const { nextOutgoingId, incomingWindow, handleMax } = this.#performatives.begin();
+    const { nextOutgoingId, incomingWindow, handleMax } = performatives.begin();
     const free = this.#ownChannels.indexOf(false);
     const ownChannel = free === -1 ? this.#ownChannels.length : free;
     if (ownChannel >= this.#peerChannels) {
@@ -253,7 +250,7 @@ export class ConnectionEndpoint {
   }
 
   #end(session: SessionEndpoint): void {
-    this.#performatives.end();
+    performatives.end();
     for (const endpoint of session.endpoints) if (endpoint !== undefined) this.#endLink(endpoint);
     session.end();
     this.#sessions[session.peerChannel] = undefined;
@@ -267,7 +264,7 @@ export class ConnectionEndpoint {
   }
 
   #attach(session: SessionEndpoint): void {
-    const request = this.#performatives.attach();
+    const request = performatives.attach();
     const { name, handle, isPeerSender } = request;
     if (session.endpoints[handle] !== undefined) {
       throw new ProtocolError(
@@ -303,7 +300,7 @@ export class ConnectionEndpoint {
   }
 
   #detach(session: SessionEndpoint): void {
-    const endpoint = this.#endpointOf(session, this.#performatives.detach());
+    const endpoint = this.#endpointOf(session, performatives.detach());
     this.#endLink(endpoint);
     endpoint.detach(null);
     session.removeEndpoint(endpoint);
@@ -329,7 +326,7 @@ export class ConnectionEndpoint {
   }
 
   #flow(session: SessionEndpoint): void {
-    const flow = this.#performatives.flow();
+    const flow = performatives.flow();
     const { nextIncomingId, incomingWindow, handle, deliveryCount, credit, isDraining, isEcho } = flow;
     const endpoint = handle === ABSENT ? null : this.#endpointOf(session, handle);
     const isPeerReceiver = endpoint instanceof SenderEndpoint;
@@ -345,7 +342,7 @@ export class ConnectionEndpoint {
   }
 
   #transfer(session: SessionEndpoint, bytes: Buffer): void {
-    const transfer = this.#performatives.transfer(bytes);
+    const transfer = performatives.transfer(bytes);
     const { handle, deliveryId, isSettled, hasMore, payload } = transfer;
     const endpoint = this.#endpointOf(session, handle);
     if (!(endpoint instanceof ReceiverEndpoint)) {
@@ -423,7 +420,7 @@ export class ConnectionEndpoint {
   }
 
   #disposition(session: SessionEndpoint): void {
-    const { isPeerReceiver, first, last, isSettled, state } = this.#performatives.disposition();
+    const { isPeerReceiver, first, last, isSettled, state } = performatives.disposition();
     session.checkRange(isPeerReceiver, first, last);
     // Dispositions about what the client sent have no effect: this side settles a delivery with its outcome.
     if (isPeerReceiver) session.disposition(first, last, state, isSettled);

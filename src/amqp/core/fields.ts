@@ -62,11 +62,6 @@ export class FieldReader {
     return this.enter(outer.#bytes, from, to);
   }
 
-  /** Releases the bytes, so that an idle connection does not retain them. */
-  leave(): void {
-    this.#bytes = NOTHING;
-  }
-
   #enterList(at: number): void {
     const bytes = this.#bytes;
     const code = bytes[at] ?? 0;

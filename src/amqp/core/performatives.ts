@@ -31,10 +31,10 @@ const COORDINATOR: Terminus = {
 const NO_STATE: AmqpDeliveryState = { kind: 0, reason: null, isFailed: false, isUndeliverable: false };
 
 /**
- * Reads the performatives of one client (transport, 2.7): all fields have the right types, and values that no state of
- * the connection allows are rejected. Call `enter` with each frame, then the method of its performative, which returns
- * what this server uses of it: numbers that the client did not send are `ABSENT`, unless stated otherwise, and flags
- * are false. It throws a ProtocolError.
+ * Reads performatives of clients (transport, 2.7): all fields have the right types, and values that no state of the
+ * connection allows are rejected. Call `enter` with each frame, then the method of its performative, which returns what
+ * this server uses of it: numbers that the client did not send are `ABSENT`, unless stated otherwise, and flags are
+ * false. It throws a ProtocolError.
  */
 export class PerformativeReader {
   readonly #fields = new FieldReader(AMQP_LIMITS);
@@ -48,11 +48,6 @@ export class PerformativeReader {
   enter(bytes: Buffer, at: number, end: number): number {
     this.#end = end;
     return descriptorNumber(this.#fields.enter(bytes, at, end));
-  }
-
-  /** Releases the last frame, so that an idle connection does not retain what it read. */
-  leave(): void {
-    for (const fields of [this.#fields, this.#inner, this.#innermost]) fields.leave();
   }
 
   open() {
