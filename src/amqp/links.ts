@@ -189,7 +189,6 @@ export interface PendingSettleReply {
 export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> implements SenderHandler {
   readonly endpoint: SenderEndpoint;
   readonly #settledReply: PendingSettleReply = { link: this, delivery: null };
-  #isDraining = false;
 
   /** @throws QuaysideError if the source is not valid, or the user lacks the right to read there */
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
@@ -220,19 +219,6 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     return released;
   }
 
-  /** Takes more elements if places are free; if the client drains, takes those that are ready. */
-  override fill(): void {
-    if (!this.endpoint.isDraining || this.#isDraining) {
-      super.fill();
-      return;
-    }
-    this.#isDraining = true;
-    this.drain(() => {
-      this.#isDraining = false;
-      this.endpoint.drained();
-    });
-  }
-
   onFlow(): void {
     const { credit } = this.endpoint;
     // Credit below the window: the client either holds the rest of the window as unsettled deliveries, or, if it holds
@@ -240,10 +226,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     const window = Math.min(Math.max(this.window, credit), this.outstanding.size + credit);
     // Many clients grant 2^32 - 1 as "no limit"; the session's limit is the most that they can hold.
     this.setWindow(Math.min(window, AMQP_LIMITS.unsettled));
-    this.#isDraining = false;
-    this.endDrain();
-    // The client reduced its credit: the pending take could return too many elements.
-    if (this.requested > this.free) this.leaveWaitQueue();
+    this.reviseTake();
   }
 
   onDisposition(delivery: SentDelivery, state: AmqpDeliveryState, isSettled: boolean): void {
@@ -259,6 +242,14 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
 
   protected override get free(): number {
     return this.endpoint.sendable;
+  }
+
+  protected override get isDraining(): boolean {
+    return this.endpoint.isDraining;
+  }
+
+  protected override onDrained(): void {
+    this.endpoint.drained();
   }
 
   /**

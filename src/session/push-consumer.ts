@@ -67,8 +67,6 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   #cancelRetry: CancelTimer | null = null;
   #cancelTopUp: CancelTimer | null = null;
   #cancelLeaseCheck: CancelTimer | null = null;
-  /** Set while the consumer drains. */
-  #onDrained: (() => void) | null = null;
   /** About how many bytes of the pending take will be sent. */
   #maxTakeBytes = 0;
   #unwritten = 0;
@@ -83,12 +81,18 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     this.#tid = `${session.id}.${namespace.makeTid()}`;
   }
 
+  /** Whether the client drains: it gets the elements that are ready, without waiting for more; then comes `onDrained`. */
+  protected get isDraining(): boolean {
+    return false;
+  }
   /**
    * Whether a drain ends because no place is free. False if places will become free although the client sends nothing.
    */
   protected get isUsedUp(): boolean {
     return this.free <= 0;
   }
+  /** No element is ready, or no place is free: the drain has ended. */
+  protected onDrained(): void {}
   /** How many more elements all consumers of the session together may be sent. */
   protected get sharedFree(): number {
     return Number.POSITIVE_INFINITY;
@@ -113,11 +117,6 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   /** How many popped elements the kernel does not have yet. */
   get unwritten(): number {
     return this.#unwritten;
-  }
-
-  /** How many elements the pending take asks for; 0 if there is none. */
-  get requested(): number {
-    return this.#consumer?.count ?? 0;
   }
 
   override get canTake(): boolean {
@@ -145,7 +144,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   override fill(): void {
     const { free, minTake } = this;
     if (free <= 0 && this.#consumer === null) {
-      if (this.isUsedUp) this.#finishDrain();
+      if (this.isDraining && this.isUsedUp) this.onDrained();
     } else if (free >= minTake) this.#take();
     else if (this.#consumer === null && !this.isStopped) {
       this.#cancelTopUp ??= this.session.clock.after(TOP_UP_MS, () => {
@@ -155,22 +154,17 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     }
   }
 
-  /** Sends the elements that are ready, without waiting for more; calls `then` when none, or no free place, is left. */
-  drain(then: () => void): void {
-    this.leaveWaitQueue();
-    this.#onDrained = then;
-    this.fill();
+  /**
+   * Leaves the wait queue, until `fill` is called, if the pending take does not fit any more: the client started or
+   * ended a drain, or has fewer free places than elements were asked for.
+   */
+  protected reviseTake(): void {
+    if (this.#consumer === null) return;
+    const { count, request } = this.#consumer;
+    if (this.isDraining || request.timeoutMs !== null || count > this.free) this.#leaveWaitQueue();
   }
 
-  /** Ends a drain, so that the next `fill` waits for elements again. No effect if the consumer is not draining. */
-  endDrain(): void {
-    if (this.#onDrained === null) return;
-    this.#onDrained = null;
-    this.leaveWaitQueue();
-  }
-
-  /** Leaves the wait queue until `fill` is called. */
-  leaveWaitQueue(): void {
+  #leaveWaitQueue(): void {
     if (this.#consumer !== null) this.queue.leave(this.#consumer);
     this.#consumer = null;
   }
@@ -189,7 +183,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   protected override async onStop(countTries: boolean): Promise<unknown> {
     this.session.counts.window -= this.#window;
     this.#window = 0;
-    this.session.guard(() => this.leaveWaitQueue());
+    this.session.guard(() => this.#leaveWaitQueue());
     this.#cancelRetry?.();
     this.#cancelTopUp?.();
     this.#cancelLeaseCheck?.();
@@ -220,11 +214,11 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
 
   end(reason: QuaysideError): void {
     this.#consumer = null;
-    if (reason.code === 'pop-timeout') this.#finishDrain();
+    if (reason.code === 'pop-timeout') this.onDrained();
     // Elements may have been taken although the reply was lost: reserved ones return when their leases expire, popped
     // ones are lost.
     else if (reason.code === 'outcome-unknown') this.fill();
-    else if (this.#onDrained !== null && TRANSIENT.has(reason.code)) this.#fillLater();
+    else if (this.isDraining && TRANSIENT.has(reason.code)) this.#fillLater();
     else this.fail(reason);
   }
 
@@ -282,7 +276,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   #join(count: number): void {
     const { owner, origin } = this.session;
     this.#maxTakeBytes = this.maxBytes;
-    const timeoutMs = this.#onDrained === null ? null : 0;
+    const timeoutMs = this.isDraining ? 0 : null;
     const { leaseMs, group } = this;
     const consumer = this.queue.get(
       { group, leaseMs, count, timeoutMs, tid: this.#tid, owner, from: origin },
@@ -296,12 +290,6 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   #returnUndelivered(deliveries: readonly Delivery[]): number {
     this.queue.returnAllUndelivered(deliveries);
     return bodyBytes(deliveries);
-  }
-
-  #finishDrain(): void {
-    const then = this.#onDrained;
-    this.#onDrained = null;
-    then?.();
   }
 
   #planLeaseCheck(): void {

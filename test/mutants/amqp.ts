@@ -44,7 +44,7 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'a consumer whose credit is drained stays in the wait queue',
     suite: 'model through AMQP',
-    edits: edit('links.ts', '      this.endpoint.drained();\n', ''),
+    edits: edit('links.ts', '    this.endpoint.drained();\n', ''),
   },
   {
     name: 'the listed window of a link never shrinks',
@@ -56,7 +56,7 @@ export const AMQP: readonly Mutant[] = [
     suite: 'AMQP credit',
     edits: shared(
       'push-consumer.ts',
-      'if (this.#onDrained !== null && TRANSIENT',
+      'if (this.isDraining && TRANSIENT',
       'if (TRANSIENT.size === 0 && TRANSIENT',
     ),
   },

@@ -32,7 +32,7 @@ const MAX_ATTACHED = 4 * AMQP_LIMITS.links;
 /** Used if the client announces no limit. */
 const MAX_PEER_FRAME_BYTES = 2 ** 31;
 
-/** Shared by all connections, since each frame is read synchronously, before it takes effect. It retains the last ones. */
+/** Shared by all connections, since each frame is read synchronously, before it takes effect. Retains the last ones. */
 const performatives = new PerformativeReader();
 
 /** What a protocol connection calls. */
