@@ -1,12 +1,11 @@
 import { requireCapability, requireTiming } from '../broker/capabilities.ts';
 import { momentIn } from '../broker/engine-time.ts';
 import type { Namespace } from '../broker/namespace.ts';
-import { FINISH, type ReleaseAction, type SettleAction } from '../broker/queue.ts';
+import { FINISH, type Queue, type ReleaseAction, type SettleAction } from '../broker/queue.ts';
 import type { Delivery, ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { RightHolder } from '../session/consumer.ts';
-import type { Destination } from '../session/destinations.ts';
 import { PushConsumer } from '../session/push-consumer.ts';
 import { QueueBrowser } from '../session/queue-browser.ts';
 import { checkNotDynamic, checkTarget, notSupported, readSource, type SourceRequest } from './address.ts';
@@ -139,24 +138,24 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
       );
     }
     const sent = elementOf(bytes);
-    const { namespace, queue } = known ?? this.#findNamed(sent.to ?? '');
+    const queue = known ?? this.#findNamed(sent.to ?? '');
     if (sent.body.length > bodyLimit) {
       throw tooLarge(`The body has ${sent.body.length} bytes. Allowed: at most ${bodyLimit}.`);
     }
     // The `ttl` overrides `absolute-expiry-time`, which depends on the client's clock.
-    const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
+    const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, queue.namespace, queue.key);
     const element = {
       ...sent,
       expiresAt,
       groups: queue.groups(sent.groups, GROUPS_PROPERTY),
       dedupKey: null,
     };
-    requireTiming(namespace, queue.key, element);
+    requireTiming(queue.namespace, queue.key, element);
     connection.inserts.add(queue, element, reply, bytes.length);
   }
 
   /** The queue that a message names in `to`. */
-  #findNamed(address: string): Destination {
+  #findNamed(address: string): Queue {
     checkTarget(address);
     return this.#connection.destinations.find(address, 'write');
   }
@@ -193,10 +192,10 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
   /** @throws QuaysideError if the source is not valid, or the user lacks the right to read there */
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
     const isPop = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
-    const { namespace, queue } = connection.destinations.find(source.address, 'read');
-    if (!isPop) requireCapability(namespace, 'reserve');
+    const queue = connection.destinations.find(source.address, 'read');
+    if (!isPop) requireCapability(queue.namespace, 'reserve');
     const group = queue.groupOf(source.group, source.groupParameter);
-    super(connection, { namespace, queue, group, isPop, leaseMs: source.leaseMs });
+    super(connection, { queue, group, isPop, leaseMs: source.leaseMs });
     this.endpoint = endpoint;
     endpoint.accept(this, isPop, 'move');
   }
@@ -335,9 +334,9 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
 
   /** @throws QuaysideError if the source is not valid, or the user lacks the right to browse there */
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
-    const { namespace, queue } = connection.destinations.find(source.address, 'browse');
+    const queue = connection.destinations.find(source.address, 'browse');
     const group = queue.groupOf(source.group, source.groupParameter);
-    super(connection, { namespace, queue, group });
+    super(connection, { queue, group });
     this.endpoint = endpoint;
     this.#isSettled = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
     endpoint.accept(this, this.#isSettled, 'copy');

@@ -8,10 +8,9 @@ import type { ClientSession } from './client-session.ts';
 
 /** What a consumer reads, validated. */
 export interface ConsumerOptions {
-  readonly namespace: Namespace;
   readonly queue: Queue;
-  /** As the client gave it; null: the namespace's default. */
-  readonly group: GroupName | null;
+  /** The group that it reads as; on a plain queue, {@link PLAIN_GROUP}. */
+  readonly group: GroupName;
 }
 
 /** A consumer or link, which ends if its user loses the right that it needs. */
@@ -32,9 +31,7 @@ const TOLERANCE = 2;
 
 /** Sends elements of a queue to the session's client while it has capacity. */
 export abstract class SessionConsumer<Session extends ClientSession = ClientSession> implements RightHolder {
-  readonly namespace: Namespace;
   readonly queue: Queue;
-  /** The group that it reads as; on a plain queue, {@link PLAIN_GROUP}. */
   readonly group: GroupName;
   protected readonly session: Session;
   /** On a stream, `group` with one character per byte; else null. */
@@ -42,13 +39,11 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   #isStopped = false;
   #estimateBytes = FIRST_ESTIMATE_BYTES;
 
-  /** @throws QuaysideError `invalid-parameter` if a group is given and the namespace has none */
-  constructor(session: Session, { namespace, queue, group }: ConsumerOptions) {
-    this.group = queue.groupOf(group);
+  constructor(session: Session, { queue, group }: ConsumerOptions) {
     this.session = session;
-    this.namespace = namespace;
     this.queue = queue;
-    this.publicGroup = namespace.isStream ? toByteString(this.group) : null;
+    this.group = group;
+    this.publicGroup = queue.namespace.isStream ? toByteString(group) : null;
     session.counts.subscriptions += 1;
     session.consumers.add(this);
   }
@@ -66,6 +61,10 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   protected abstract get free(): number;
   /** Stops taking, and returns outstanding elements to the queue. Called once. @returns as `stop` */
   protected abstract onStop(countTries: boolean): Promise<unknown>;
+
+  get namespace(): Namespace {
+    return this.queue.namespace;
+  }
 
   get isStopped(): boolean {
     return this.#isStopped;

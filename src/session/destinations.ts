@@ -1,18 +1,11 @@
 import { checkRight, type User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
-import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkName, type QueueKey } from '../model/names.ts';
 import type { Right } from '../model/rights.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
-
-/** The queue that a destination names. */
-export interface Destination {
-  readonly namespace: Namespace;
-  readonly queue: Queue;
-}
 
 /** Parses a destination. @throws QuaysideError `invalid-name` */
 export type ParseDestination = (text: string) => QueueKey;
@@ -25,7 +18,7 @@ export class Destinations {
   readonly #broker: Broker;
   readonly #user: User;
   readonly #parse: ParseDestination;
-  readonly #cache = new Map<string, Destination>();
+  readonly #cache = new Map<string, Queue>();
 
   constructor(broker: Broker, user: User, parse: ParseDestination) {
     this.#broker = broker;
@@ -34,24 +27,24 @@ export class Destinations {
   }
 
   /** @throws QuaysideError `invalid-name`, `namespace-not-found`, `forbidden`, `too-many-queues` */
-  find(destination: string, right: Right): Destination {
+  find(destination: string, right: Right): Queue {
     const cached = this.#cache.get(destination);
     if (cached !== undefined) {
-      const { namespace, queue } = cached;
-      this.check(right, namespace.name);
+      const { namespace, key } = cached;
+      this.check(right, key.ns);
       // If the queue was dropped since, it counts against the limit of queues again.
-      if (right !== 'browse' && !namespace.knownNames.has(queue.key.name)) namespace.queue(queue.key.name);
+      if (right !== 'browse' && !namespace.knownNames.has(key.name)) namespace.queue(key.name);
       return cached;
     }
     const { ns, name } = this.#parse(destination);
     const namespace = this.#broker.namespace(ns);
     this.check(right, ns);
     // Browsing creates no queue, so the limit of queues does not apply.
-    if (right === 'browse') return { namespace, queue: namespace.visit(name) };
-    const found = { namespace, queue: namespace.queue(name) };
+    if (right === 'browse') return namespace.visit(name);
+    const queue = namespace.queue(name);
     if (this.#cache.size >= MAX_CACHED) this.#cache.clear();
-    this.#cache.set(ownString(destination), found);
-    return found;
+    this.#cache.set(ownString(destination), queue);
+    return queue;
   }
 
   /** Whether the user may see bodies when browsing the namespace; see `User.maySeeBodies`. */

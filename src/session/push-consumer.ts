@@ -74,14 +74,14 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
 
   constructor(session: Session, options: PushConsumerOptions) {
     super(session, options);
-    const { queue, namespace, isPop, leaseMs } = options;
+    const { queue, isPop, leaseMs } = options;
     this.leaseMs = isPop ? null : (leaseMs ?? queue.settings.leaseMs);
     this.#extendsLeases = !isPop && leaseMs === null;
     // The session's id comes first, so that listings of consumers and of reserved elements show it.
-    this.#tid = `${session.id}.${namespace.makeTid()}`;
+    this.#tid = `${session.id}.${queue.namespace.makeTid()}`;
   }
 
-  /** Whether the client drains: it gets the elements that are ready, without waiting for more; then comes `onDrained`. */
+  /** Whether the client drains: it gets the elements that are ready, without waiting for more. */
   protected get isDraining(): boolean {
     return false;
   }

@@ -1,11 +1,10 @@
 import { requireExpiry, requireTiming } from '../broker/capabilities.ts';
 import { delayUntil, momentIn } from '../broker/engine-time.ts';
-import { FINISH, type ReleaseAction } from '../broker/queue.ts';
+import { FINISH, type Queue, type ReleaseAction } from '../broker/queue.ts';
 import { type NewElement, NO_HEADERS } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import type { Destination } from '../session/destinations.ts';
 import type { Outstanding } from '../session/outstanding.ts';
 import { decodeText, parseGroups, parseInteger, parseMilliseconds, parseMoment } from '../session/values.ts';
 import { fromByteString, quoteBytes } from '../util/byte-string.ts';
@@ -68,15 +67,15 @@ const SPELLING_CHECKED = /^x-(?!ks-hdr-)/i;
 function send(session: StompSession, { headers, body, bytes }: StompFrame): void {
   const stored = elementHeaders(headers);
   const name = requireHeader('SEND', 'destination', headerOf(headers, 'destination'));
-  const destination = session.destinations.find(name, 'write');
-  const element = elementOf(headers, stored, body, destination);
+  const queue = session.destinations.find(name, 'write');
+  const element = elementOf(headers, stored, body, queue);
   const receipt = headerOf(headers, 'receipt');
   const transaction = headerOf(headers, 'transaction');
   if (transaction === null) {
-    session.inserts.add(destination.queue, element, receipt, bytes);
+    session.inserts.add(queue, element, receipt, bytes);
     return;
   }
-  session.transactions.find(transaction).addSend(destination.queue, element);
+  session.transactions.find(transaction).addSend(queue, element);
   session.confirm(receipt);
 }
 
@@ -84,13 +83,12 @@ function elementOf(
   headers: StompFrame['headers'],
   stored: readonly string[] | null,
   body: Buffer,
-  destination: Destination,
+  queue: Queue,
 ): NewElement {
-  const { namespace, queue } = destination;
   const matureAt = parseMoment('x-next-t', headerOf(headers, 'x-next-t'));
   const delayMs = parseMilliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, 0);
-  const expiresAt = parseExpiry(headers, destination);
-  requireTiming(namespace, queue.key, { matureAt, delayMs, expiresAt });
+  const expiresAt = parseExpiry(headers, queue);
+  requireTiming(queue.namespace, queue.key, { matureAt, delayMs, expiresAt });
   return {
     body,
     contentType: checkContentHeader('content-type', headerOf(headers, 'content-type')),
@@ -106,10 +104,10 @@ function elementOf(
 }
 
 /** `x-ks-ttl` overrides `expires`, which depends on the client's clock. `expires:0` means never. */
-function parseExpiry(headers: StompFrame['headers'], { namespace, queue }: Destination): number | null {
+function parseExpiry(headers: StompFrame['headers'], { namespace, key }: Queue): number | null {
   const ttlMs = parseMilliseconds('x-ks-ttl', headerOf(headers, 'x-ks-ttl'), 1, null);
   const expiresAt = parseMoment('expires', headerOf(headers, 'expires')) || null;
-  return ttlMs === null ? expiresAt : momentIn(ttlMs, namespace, queue.key);
+  return ttlMs === null ? expiresAt : momentIn(ttlMs, namespace, key);
 }
 
 /**

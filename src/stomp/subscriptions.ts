@@ -72,13 +72,13 @@ export class Subscriptions {
       );
     }
     parseInteger('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
-    const { namespace, queue } = session.destinations.find(destination, browses ? 'browse' : 'read');
+    const queue = session.destinations.find(destination, browses ? 'browse' : 'read');
     const mode = readMode(get('ack'));
     const group = queue.groupOf(parseGroup('x-ks-group', get('x-ks-group')), 'x-ks-group');
     const window = readWindow(get);
     const leaseMs = readLease(mode, get('x-lease'));
-    const common = { id, destination, namespace, queue, group };
-    if (!browses && mode !== 'auto') requireCapability(namespace, 'reserve');
+    const common = { id, destination, queue, group };
+    if (!browses && mode !== 'auto') requireCapability(queue.namespace, 'reserve');
     const key = this.#newKey(common);
     if (browses) {
       const subscription = new BrowsingSubscription(session, common);
