@@ -309,7 +309,6 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       counts: this.counts,
       stallTimeoutMs: this.#server.options.stallTimeoutMs,
       onCapacity: () => this.onCapacity(),
-      onStall: () => this.socket.destroy(),
     };
   }
 

@@ -28,11 +28,10 @@ export interface ClientSocket extends Duplex {
 export interface WriterOptions {
   readonly clock: Clock;
   readonly counts: SessionCounts;
+  /** If the client reads nothing for this long, the connection is cut. */
   readonly stallTimeoutMs: number;
   /** Called when capacity may have grown. */
   onCapacity(): void;
-  /** Called when the client has read nothing for `stallTimeoutMs`. */
-  onStall(): void;
 }
 
 /**
@@ -220,10 +219,10 @@ export class SocketWriter {
 
   /** A large body is one write: while the kernel takes more of it, however slowly, the client is reading. */
   #planStallCheck(): void {
-    const { clock, stallTimeoutMs, onStall } = this.#options;
+    const { clock, stallTimeoutMs } = this.#options;
     const before = unsentBytes(this.#socket);
     this.#cancelStall = clock.after(stallTimeoutMs, () => {
-      if (unsentBytes(this.#socket) === before) onStall();
+      if (unsentBytes(this.#socket) === before) this.#socket.destroy();
       else this.#planStallCheck();
     });
   }

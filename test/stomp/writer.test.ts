@@ -26,7 +26,6 @@ it('a connection that is lost during a write reports the last MESSAGE of that wr
       counts: zeroCounts(),
       stallTimeoutMs: 1000,
       onCapacity: () => {},
-      onStall: () => {},
     },
     true,
   );
