@@ -24,9 +24,7 @@ import {
 import { SentDelivery } from './core/session.ts';
 import { outcomeOf, wireError } from './errors.ts';
 import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
-import { GROUPS_PROPERTY } from './message-names.ts';
-import { elementOf } from './received-message.ts';
-import { messageOf } from './sent-message.ts';
+import { elementOf, GROUPS_PROPERTY, messageOf } from './message.ts';
 
 /** A link of a connection, on which the client sends, receives or browses. */
 export type SessionLink = IncomingLink | OutgoingLink | BrowsingLink;

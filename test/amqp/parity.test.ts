@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import rhea, { type Message } from 'rhea';
-import { AMQP_PREFIX, HEADER_FIELDS, PROPERTY_PREFIX } from '../../src/amqp/message-names.ts';
+import { AMQP_PREFIX, HEADER_FIELDS, PROPERTY_PREFIX } from '../../src/amqp/message.ts';
 import type { Harness } from '../http/harness.ts';
 import { addressOf } from '../session/addresses.ts';
 import { ParityNode } from '../session/parity-node.ts';

@@ -151,16 +151,12 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'a header of an element forges an annotation of the server',
     suite: 'AMQP elements',
-    edits: edit('sent-message.ts', 'if (!SENT_ANNOTATIONS.has(bare)) annotations.push', 'annotations.push'),
+    edits: edit('message.ts', 'if (!SENT_ANNOTATIONS.has(bare)) annotations.push', 'annotations.push'),
   },
   {
     name: 'types of application properties are not kept',
     suite: 'AMQP elements',
-    edits: edit(
-      'received-message.ts',
-      'if (type !== defaultType) this.#types.push',
-      'if (false) this.#types.push',
-    ),
+    edits: edit('message.ts', 'if (type !== defaultType) this.#types.push', 'if (false) this.#types.push'),
   },
   {
     name: 'a client that has closed its half of the connection gets no outcomes',
