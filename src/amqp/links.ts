@@ -273,8 +273,8 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
 
   protected override send(delivery: Delivery): number {
     const { endpoint } = this;
-    const bytes = messageOf(delivery, this.publicGroup, TRANSFER_HEAD_BYTES);
-    const error = messageTooLarge(endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
+    const bytes = messageOf(delivery, this.publicGroup);
+    const error = messageTooLarge(endpoint, bytes, delivery.id);
     if (error !== null) {
       this.queue.returnAllUndelivered([delivery]);
       this.fail(error);
@@ -363,8 +363,8 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
   }
 
   protected override show(delivery: Delivery): number {
-    const bytes = messageOf(delivery, this.publicGroup, TRANSFER_HEAD_BYTES);
-    const error = messageTooLarge(this.endpoint, bytes.length - TRANSFER_HEAD_BYTES, delivery.id);
+    const bytes = messageOf(delivery, this.publicGroup);
+    const error = messageTooLarge(this.endpoint, bytes, delivery.id);
     if (error !== null) {
       this.fail(error);
       return 0;
@@ -384,10 +384,12 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
 /**
  * A message above the client's `max-message-size` ends the link (transport, 2.7.3), as in RabbitMQ: if it were skipped,
  * it would stay in the queue without a visible reason.
+ * @param message as `messageOf` returns it
  * @returns null if the message is small enough
  */
-function messageTooLarge({ request }: Endpoint, bytes: number, id: ElementId): QuaysideError | null {
+function messageTooLarge({ request }: Endpoint, message: Buffer, id: ElementId): QuaysideError | null {
   const { maxMessageBytes } = request;
+  const bytes = message.length - TRANSFER_HEAD_BYTES;
   if (bytes <= maxMessageBytes) return null;
   return tooLarge(
     `The next message, element ${id}, has ${bytes} bytes, but the client takes ${maxMessageBytes} (max-message-size).`,

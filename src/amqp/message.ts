@@ -15,7 +15,7 @@ import {
 import { quoteBytes } from '../util/byte-string.ts';
 import { CODE } from './core/codes.ts';
 import { NOTHING } from './core/fields.ts';
-import { Writer } from './core/writer.ts';
+import { TRANSFER_HEAD_BYTES, writer } from './core/frames.ts';
 import {
   isList,
   isSimpleType,
@@ -130,7 +130,7 @@ type ReceivedElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
 };
 
 /**
- * Converts an encoded message of format 0 to an element (docs/protocols/amqp.md, "Messages").
+ * Converts an encoded message of format 0 to an element.
  * @throws QuaysideError `malformed-request`, `not-supported` (for compound values outside of the body),
  * `invalid-header`, `invalid-parameter`
  */
@@ -457,15 +457,11 @@ const NO_HEADERS: SortedHeaders = {
   form: null,
 };
 
-/** Shared by all connections, since each message is written synchronously. */
-const writer = new Writer();
-
 /**
- * Encodes a delivery as a message of format 0 (docs/protocols/amqp.md, "Messages").
+ * Encodes a delivery as a message of format 0, after a headroom of `TRANSFER_HEAD_BYTES`.
  * @param group on a stream, the group that reads, with one character per byte; else null
- * @param headroom bytes to leave free before the message
  */
-export function messageOf(delivery: Delivery, group: string | null, headroom = 0): Buffer {
+export function messageOf(delivery: Delivery, group: string | null): Buffer {
   const { headers, body } = delivery;
   writer.reset();
   const sorted = headers.length === 0 ? NO_HEADERS : sortHeaders(headers);
@@ -473,7 +469,7 @@ export function messageOf(delivery: Delivery, group: string | null, headroom = 0
   writeAnnotations(delivery, group, sorted.annotations);
   const invalidFields = writeProperties(delivery, sorted);
   writeApplicationProperties(sorted.properties, invalidFields);
-  return writer.finish(headroom, writeBody(sorted.form, body));
+  return writer.finish(TRANSFER_HEAD_BYTES, writeBody(sorted.form, body));
 }
 
 function writeHeader(tries: number): void {

@@ -25,19 +25,16 @@ export function bodyStart(bytes: Buffer, start: number, end: number, type: numbe
 
 /** In units of 4 bytes: no extended header. */
 const DATA_OFFSET = 2;
-/** Shared by all connections, since each frame is written synchronously. */
+/** Shared by all connections, since each frame and each message is written synchronously. Reset it before. */
 export const writer = new Writer();
 
 /** Encodes a frame whose body is one described list. `write` writes its fields. */
 export function frame(type: number, channel: number, code: number, write: () => void): Buffer {
-  try {
-    writer.list(code, write);
-    const bytes = writer.finish(HEADER_BYTES);
-    writeHeader(bytes, 0, bytes.length, type, channel);
-    return bytes;
-  } finally {
-    writer.reset();
-  }
+  writer.reset();
+  writer.list(code, write);
+  const bytes = writer.finish(HEADER_BYTES);
+  writeHeader(bytes, 0, bytes.length, type, channel);
+  return bytes;
 }
 
 function writeHeader(bytes: Buffer, at: number, size: number, type: number, channel: number): void {

@@ -20,7 +20,7 @@ export class Writer {
    * Returns a copy of everything written since the last call, followed by `body`.
    * @param headroom bytes to leave free before it
    */
-  finish(headroom = 0, body: Uint8Array | null = null): Buffer {
+  finish(headroom: number, body: Uint8Array | null = null): Buffer {
     const end = headroom + this.#at;
     const bytes = Buffer.allocUnsafe(body === null ? end : end + body.byteLength);
     this.#bytes.copy(bytes, headroom, 0, this.#at);
@@ -29,7 +29,7 @@ export class Writer {
     return bytes;
   }
 
-  /** Drops everything written since `finish`, after an error. */
+  /** Drops what was written since `finish`, before an error. */
   reset(): void {
     this.#at = 0;
     this.#count = 0;
