@@ -6,11 +6,11 @@ import { type ClientSocket, SocketWriter } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/byte-string.ts';
 import { parseAddress } from './address.ts';
 import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
+import { FrameSplitter } from './core/frames.ts';
 import type { Endpoint } from './core/link.ts';
 import { type AmqpError, framingError, ProtocolError } from './core/protocol-error.ts';
 import { SaslLogin } from './core/sasl.ts';
 import type { SessionEndpoint } from './core/session.ts';
-import { FrameSplitter } from './core/splitter.ts';
 import { wireError } from './errors.ts';
 import { AMQP_LIMITS } from './limits.ts';
 import {

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
+import { FrameSplitter } from '../../src/amqp/core/frames.ts';
 import { ProtocolError } from '../../src/amqp/core/protocol-error.ts';
-import { FrameSplitter } from '../../src/amqp/core/splitter.ts';
 import { rawFrame } from './wire.ts';
 
 const MAX = 4096;

@@ -4,7 +4,7 @@ import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { type Endpoint, ReceiverEndpoint } from '../../src/amqp/core/link.ts';
 import { ProtocolError } from '../../src/amqp/core/protocol-error.ts';
-import { FrameSplitter } from '../../src/amqp/core/splitter.ts';
+import { FrameSplitter } from '../../src/amqp/core/frames.ts';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { EndpointDriver } from '../amqp/endpoint.ts';
 import { frame, open } from '../amqp/wire.ts';
