@@ -4,8 +4,7 @@ import type { NewElement } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { ClientSession } from './client-session.ts';
-import { type Outstanding, returnOutstanding } from './outstanding.ts';
-import { isCertain, MAX_SETTLED, settleInSteps } from './settle-steps.ts';
+import { isCertain, MAX_SETTLED, type Outstanding, returnOutstanding, settleInSteps } from './outstanding.ts';
 
 // Batches the inserts and settlements of one turn of the event loop. Each frame has a pending reply: what its protocol
 // needs to confirm the frame once the engine has executed it, such as a receipt id or a delivery id.

@@ -7,8 +7,7 @@ import type { SessionConsumerInfo } from '../model/records.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { type ClientSession, MAX_OUTPUT_BYTES } from './client-session.ts';
 import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';
-import { Outstanding, returnOutstanding } from './outstanding.ts';
-import { settleInSteps } from './settle-steps.ts';
+import { Outstanding, returnOutstanding, settleInSteps } from './outstanding.ts';
 import type { WriteObserver } from './socket-writer.ts';
 
 /** What a consumer takes, and how, validated. */
