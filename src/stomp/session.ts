@@ -17,6 +17,7 @@ import { quoteBytes } from '../util/byte-string.ts';
 import { quote } from '../util/quote.ts';
 import { JOINED_BYTES } from '../util/sockets.ts';
 import {
+  FrameParser,
   frameText,
   headerOf,
   malformed,
@@ -28,7 +29,6 @@ import {
 } from './codec.ts';
 import { COMMANDS } from './commands.ts';
 import { type ErrorSubject, errorFrame } from './errors.ts';
-import { FrameParser } from './frame-parser.ts';
 import { STOMP_LIMITS, type StompOptions } from './options.ts';
 import { Subscriptions } from './subscriptions.ts';
 import { type Transaction, Transactions } from './transactions.ts';

@@ -4,13 +4,14 @@ import fc from 'fast-check';
 import { QuaysideError } from '../../src/model/errors.ts';
 import {
   CONNECT_RULES,
+  type FrameLimits,
+  FrameParser,
   frameText,
   type HeadRules,
   RULES,
   type StompFrame,
   VERSIONS,
 } from '../../src/stomp/codec.ts';
-import { type FrameLimits, FrameParser } from '../../src/stomp/frame-parser.ts';
 import { sampleBodies } from '../support/bodies.ts';
 
 const LIMITS: FrameLimits = { headBytes: 1000, headers: 10, bodyBytes: 2_000_000 };
