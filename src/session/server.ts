@@ -12,6 +12,7 @@ import type { Broker } from '../broker/broker.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
+import { Fifo } from '../util/fifo.ts';
 import { ExcessConnections, LineLimit } from '../util/line-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
@@ -25,7 +26,6 @@ import {
 } from '../util/sockets.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import type { ClientSession } from './client-session.ts';
-import { FrameTurns } from './frame-turns.ts';
 import { type ClientCertificate, readClientCertificate } from './login.ts';
 import { readProxyHeader } from './proxy-header.ts';
 import type { ClientSocket } from './socket-writer.ts';
@@ -352,6 +352,27 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
     for (const limit of [forbidden, beforeLogin, failures]) limit.flush();
     this.#excess.flush();
   }
+}
+
+/**
+ * The order in which clients continue whose frames have taken long. One does so in each turn of the event loop: if all
+ * did, everything else would wait as many times longer as there are such clients.
+ */
+class FrameTurns {
+  readonly #waiting = new Fifo<() => void>();
+
+  /** Calls `proceed` when other clients have been served. */
+  wait(proceed: () => void): void {
+    this.#waiting.push(proceed);
+    if (this.#waiting.length === 1) setImmediate(this.#next);
+  }
+
+  readonly #next = (): void => {
+    const proceed = this.#waiting.shift();
+    // Before `proceed`, which may wait again.
+    if (this.#waiting.length > 0) setImmediate(this.#next);
+    proceed?.();
+  };
 }
 
 /** Metrics of one front end. Those up to `stalled` are gauges, the others are counters. */

@@ -6,7 +6,6 @@ import { wrongMember } from '../model/members.ts';
 import { quote } from '../util/quote.ts';
 import { type UpgradeHandler, type UpgradeRequest, WEB_SOCKET_VERSION } from '../util/upgrade.ts';
 import { LOGIN_BYTES } from './client-session.ts';
-import type { FrameTurns } from './frame-turns.ts';
 import type { SessionServer } from './server.ts';
 import type { ClientSocket } from './socket-writer.ts';
 
@@ -104,7 +103,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
   readonly #webSocket: WebSocket;
   readonly #usesText: boolean;
   readonly #countLogin: (user: string) => void;
-  readonly #turns: FrameTurns;
+  readonly #turns: SessionServer['frameTurns'];
   /** Maximum bytes received for one message, including overhead. */
   readonly #maxBytes: number;
   #loginBytes: number | null = LOGIN_BYTES * LOGIN_OVERHEAD;

@@ -168,7 +168,7 @@ export const STOMP: readonly Mutant[] = [
     name: 'all clients whose frames take long continue in one turn of the event loop',
     suite: 'turns of sessions',
     edits: shared(
-      'frame-turns.ts',
+      'server.ts',
       'this.#waiting.push(proceed);\n    if (this.#waiting.length === 1) setImmediate(this.#next);',
       'setImmediate(proceed);',
     ),
