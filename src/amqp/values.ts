@@ -2,8 +2,8 @@ import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { fromByteString, isAscii } from '../util/byte-string.ts';
 import { CODE } from './core/codes.ts';
+import { ValueChecker } from './core/fields.ts';
 import { ProtocolError } from './core/protocol-error.ts';
-import { ValueChecker } from './core/value-checker.ts';
 import type { Writer } from './core/writer.ts';
 import { AMQP_LIMITS } from './limits.ts';
 

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
+import { ValueChecker } from '../../src/amqp/core/fields.ts';
 import { ProtocolError } from '../../src/amqp/core/protocol-error.ts';
-import { ValueChecker } from '../../src/amqp/core/value-checker.ts';
 import {
   array8,
   array32,
