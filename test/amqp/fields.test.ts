@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { ABSENT, FieldReader } from '../../src/amqp/core/fields.ts';
 import { ProtocolError } from '../../src/amqp/core/protocol-error.ts';
-import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import {
   array8,
   bin,
@@ -26,7 +25,7 @@ import {
 
 /** Enters a list that is followed in its buffer by bytes which would be valid values. */
 function entered(given: Buffer): FieldReader {
-  const fields = new FieldReader(AMQP_LIMITS);
+  const fields = new FieldReader();
   fields.enter(Buffer.concat([given, uint(0), uint(0)]), 0, given.length);
   return fields;
 }
@@ -42,7 +41,7 @@ function refusals(
 ): Set<string> {
   return new Set(
     [Buffer.alloc(0), bytes(uint32(0), uint32(0))].map((behind) => {
-      const fields = new FieldReader(AMQP_LIMITS);
+      const fields = new FieldReader();
       try {
         fields.enter(Buffer.concat([given, behind]), 0, given.length);
         read(fields);
@@ -57,7 +56,7 @@ function refusals(
 
 describe('The fields of a list', () => {
   it('are entered by a numeric or symbolic descriptor, in every encoding of a list', () => {
-    const fields = new FieldReader(AMQP_LIMITS);
+    const fields = new FieldReader();
     const enter = (given: Buffer): number | string => fields.enter(given, 0, given.length);
     assert.equal(enter(described(0x10, list8(uint(1)))), 0x10);
     assert.equal(fields.uint('a'), 1);
@@ -93,7 +92,7 @@ describe('The fields of a list', () => {
       fields.boolean('h'),
     ];
     assert.deepEqual(read, [0, 255, 2 ** 32 - 1, 65_535, 7, 1, 0, 1]);
-    assert.equal(fields.finish(), fields.end);
+    assert.equal(fields.finish(), fields.at);
   });
 
   it('are absent if they are null or the list has ended', () => {
@@ -132,7 +131,7 @@ describe('The fields of a list', () => {
 
   it('may be nested lists', () => {
     const outer = of(described(0x28, list8(uint(5))), uint(6));
-    const inner = new FieldReader(AMQP_LIMITS);
+    const inner = new FieldReader();
     assert.equal(inner.enterField(outer), 0x28);
     assert.equal(inner.uint('a'), 5);
     inner.finish();

@@ -1,4 +1,5 @@
 import { isUtf8 } from 'node:buffer';
+import { AMQP_LIMITS } from '../limits.ts';
 import { CODE } from './codes.ts';
 import { decodeError, hex, limitExceeded } from './protocol-error.ts';
 
@@ -13,21 +14,12 @@ export const NOTHING: Buffer = Buffer.alloc(0);
  * for a field that is absent or null, and throws a ProtocolError `amqp:decode-error` for one of another type.
  */
 export class FieldReader {
-  readonly #checker: ValueChecker;
+  readonly #checker = new ValueChecker(AMQP_LIMITS);
   #bytes: Buffer = NOTHING;
   #end = 0;
   #fieldsLeft = 0;
   /** Position of the next field. */
   at = 0;
-
-  constructor(limits: ValueLimits) {
-    this.#checker = new ValueChecker(limits);
-  }
-
-  /** Where the list ends. */
-  get end(): number {
-    return this.#end;
-  }
 
   /**
    * Enters the described list at `at`, which must end at `end` or earlier. Returns its descriptor: a number, or a

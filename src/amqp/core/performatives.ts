@@ -37,10 +37,10 @@ const NO_STATE: AmqpDeliveryState = { kind: 0, reason: null, isFailed: false, is
  * false. It throws a ProtocolError.
  */
 export class PerformativeReader {
-  readonly #fields = new FieldReader(AMQP_LIMITS);
+  readonly #fields = new FieldReader();
   /** Readers of described lists within `#fields`, and of those nested in them. */
-  readonly #inner = new FieldReader(AMQP_LIMITS);
-  readonly #innermost = new FieldReader(AMQP_LIMITS);
+  readonly #inner = new FieldReader();
+  readonly #innermost = new FieldReader();
   /** End of the frame. */
   #end = 0;
 

@@ -9,7 +9,6 @@ import {
 import { quoteBytes, toByteString } from '../../util/byte-string.ts';
 import { quote } from '../../util/quote.ts';
 import { AMQP_CONDITIONS } from '../errors.ts';
-import { AMQP_LIMITS } from '../limits.ts';
 import { CODE, descriptorNumber, SASL } from './codes.ts';
 import { FieldReader } from './fields.ts';
 import { bodyStart, FRAME_TYPE, frame, writer } from './frames.ts';
@@ -142,7 +141,7 @@ export class SaslLogin {
 
   /** Reads a `sasl-init`, or a `sasl-response` after a challenge. A missing response is null. */
   #read(bytes: Buffer, start: number, end: number): { mechanism: string; response: Buffer | null } {
-    const fields = new FieldReader(AMQP_LIMITS);
+    const fields = new FieldReader();
     const type = descriptorNumber(fields.enter(bytes, bodyStart(bytes, start, end, FRAME_TYPE.sasl), end));
     const isChallenged = this.#challengedMechanism !== null;
     if (type !== (isChallenged ? SASL.response : SASL.init)) {
