@@ -1,13 +1,12 @@
 import type { Consumer, Sink } from '../broker/consumer.ts';
 import { isSettled } from '../broker/meter.ts';
-import type { Queue } from '../broker/queue.ts';
 import { bodyBytes, type Delivery } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { SessionConsumerInfo } from '../model/records.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { type ClientSession, MAX_OUTPUT_BYTES } from './client-session.ts';
 import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';
-import { Outstanding, returnOutstanding, settleInSteps } from './outstanding.ts';
+import { MAX_SETTLED, Outstanding, returnOutstanding, settleInSteps } from './outstanding.ts';
 import type { WriteObserver } from './socket-writer.ts';
 
 /** What a consumer takes, and how, validated. */
@@ -69,6 +68,8 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   /** About how many bytes of the pending take will be sent. */
   #maxTakeBytes = 0;
   #unwritten = 0;
+  /** Popped elements whose writes were lost in this turn. */
+  #lostPops: Delivery[] = [];
   #window = 0;
 
   constructor(session: Session, options: PushConsumerOptions) {
@@ -230,7 +231,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     counts.messages += 1;
     if (delivery.lease === null) {
       this.#unwritten += 1;
-      return new PoppedDelivery(this.queue, delivery, this.#onPopWritten);
+      return new PoppedDelivery(this, delivery);
     }
     const outstanding = new Outstanding(key, delivery, clock.monotonic());
     this.outstanding.set(key, outstanding);
@@ -239,9 +240,23 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     return outstanding;
   }
 
-  readonly #onPopWritten = (): void => {
+  onPopWritten(): void {
     this.#unwritten -= 1;
-  };
+  }
+
+  /**
+   * Returns the element to the queue, together with others: thousands may wait for one client. While the engine is
+   * unavailable, each call for some of them is logged, and repeated every second.
+   */
+  onPopLost(delivery: Delivery): void {
+    if (this.#lostPops.push(delivery) > 1) return;
+    queueMicrotask(() => {
+      const lost = this.#lostPops;
+      this.#lostPops = [];
+      for (let from = 0; from < lost.length; from += MAX_SETTLED)
+        this.queue.returnAllUndelivered(lost.slice(from, from + MAX_SETTLED));
+    });
+  }
 
   #take(): void {
     if (this.isStopped || this.#consumer !== null || this.#cancelRetry !== null) return;
@@ -324,21 +339,19 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
 
 /** A popped element on its way to the client; if its write is lost, it returns to the queue. */
 class PoppedDelivery implements WriteObserver {
-  readonly #queue: Queue;
+  readonly #consumer: Pick<PushConsumer, 'onPopWritten' | 'onPopLost'>;
   readonly #delivery: Delivery;
-  readonly #onWritten: () => void;
 
-  constructor(queue: Queue, delivery: Delivery, onWritten: () => void) {
-    this.#queue = queue;
+  constructor(consumer: Pick<PushConsumer, 'onPopWritten' | 'onPopLost'>, delivery: Delivery) {
+    this.#consumer = consumer;
     this.#delivery = delivery;
-    this.#onWritten = onWritten;
   }
 
   written(): void {
-    this.#onWritten();
+    this.#consumer.onPopWritten();
   }
 
   lost(): void {
-    this.#queue.returnAllUndelivered([this.#delivery]);
+    this.#consumer.onPopLost(this.#delivery);
   }
 }

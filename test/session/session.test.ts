@@ -454,6 +454,30 @@ function sessionSuite(driver: SessionDriver): void {
         assert.ok(rest.every(([body]) => !seen.has(numberOf(body))));
       });
 
+      it('returns the popped elements of a consumer that were not sent in one call of the engine', async () => {
+        await start();
+        for (let i = 0; i < 10; i++) await node.insert('a', ...bodies(600, 3_000));
+        const client = await login();
+        const consumer = await client.consume('a', { window: 2_000, isPop: true });
+        await consumer.next();
+        client.socket.pause();
+        await stalled(node, 1);
+        const { storage } = node.engine.engine;
+        const { undoTake } = storage;
+        const calls: number[] = [];
+        storage.undoTake = (queue, deliveries) => {
+          calls.push(deliveries.length);
+          return undoTake.call(storage, queue, deliveries);
+        };
+        client.socket.destroy();
+        await gone();
+        await until(() => calls.length > 0);
+        await new Promise(setImmediate);
+        storage.undoTake = undoTake;
+        assert.equal(calls.length, 1, `${calls}`);
+        assert.ok((calls[0] ?? 0) > 5, `${calls} waited for the client`);
+      });
+
       for (const end of ['logs out', 'is disconnected by the server'] as const) {
         it(`returns popped elements of which no byte was written, even if the client ${end} and keeps reading`, async () => {
           await start();
