@@ -338,7 +338,7 @@ export class ConnectionEndpoint {
     if (!isEcho) return;
     if (endpoint === null || endpoint.isDetachSent) session.writeFlow(null);
     else if (isPeerReceiver) session.sendFlow(endpoint, false, 0);
-    else session.writeFlow(endpoint.linkFlow());
+    else session.writeFlow(endpoint);
   }
 
   #transfer(session: SessionEndpoint, bytes: Buffer): void {

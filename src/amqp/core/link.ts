@@ -5,7 +5,7 @@ import { NOTHING } from './fields.ts';
 import { FRAME_TYPE, frame, frameWithError, writeError, writer } from './frames.ts';
 import type { AmqpError } from './protocol-error.ts';
 import { serialAfter, serialDifference } from './serial.ts';
-import type { LinkFlow, QueuedFrame, SentDelivery, SessionEndpoint } from './session.ts';
+import type { QueuedFrame, SentDelivery, SessionEndpoint } from './session.ts';
 
 /** The source or target of a client's `attach`. */
 export interface Terminus {
@@ -108,11 +108,22 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
   handler: Handler | null = null;
   /** Until the client confirms the `detach`, its transfers on this link are discarded. */
   isDetachSent = false;
+  /** How many deliveries may still be started: by the client, or to it. */
+  credit = 0;
+  /** The `delivery-count` (transport, 2.6.7); to the client, not counting messages in the session's queue. */
+  deliveryCount = 0;
+  /** Whether the client requested a drain; only where it receives. */
+  isDraining = false;
 
   constructor(session: SessionEndpoint, request: AttachRequest, ownHandle: number) {
     this.session = session;
     this.request = request;
     this.ownHandle = ownHandle;
+  }
+
+  /** The `link-credit` that belongs to `deliveryCount`. */
+  get linkCredit(): number {
+    return this.credit;
   }
 
   /** Ends the link from this side. No effect if it has ended. */
@@ -184,9 +195,6 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
 
 /** This server's end of a link on which the client sends. */
 export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
-  /** How many deliveries the client may still start. */
-  credit = 0;
-  #deliveryCount: number;
   /** Id of the incomplete delivery; -1 if there is none. */
   begunId = -1;
   isBegunSettled = false;
@@ -195,7 +203,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
 
   constructor(session: SessionEndpoint, request: AttachRequest, ownHandle: number) {
     super(session, request, ownHandle);
-    this.#deliveryCount = request.initialDeliveryCount;
+    this.deliveryCount = request.initialDeliveryCount;
   }
 
   /**
@@ -210,27 +218,22 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
 
   grant(credit: number): void {
     this.credit += credit;
-    this.session.writeFlow(this.linkFlow());
-  }
-
-  linkFlow(): LinkFlow {
-    const { ownHandle, credit } = this;
-    return { ownHandle, deliveryCount: this.#deliveryCount, credit, drain: false };
+    this.session.writeFlow(this);
   }
 
   /** A delivery has started and used its credit. */
   begin(deliveryId: number, isSettled: boolean): void {
     this.credit -= 1;
-    this.#deliveryCount = serialAfter(this.#deliveryCount);
+    this.deliveryCount = serialAfter(this.deliveryCount);
     this.begunId = deliveryId;
     this.isBegunSettled = isSettled;
   }
 
   /** The client used up credit without sending (transport, 2.6.7). */
   advanceTo(deliveryCount: number): void {
-    const lost = serialDifference(deliveryCount, this.#deliveryCount);
+    const lost = serialDifference(deliveryCount, this.deliveryCount);
     if (lost <= 0 || lost > this.credit) return;
-    this.#deliveryCount = deliveryCount;
+    this.deliveryCount = deliveryCount;
     this.credit -= lost;
     this.handler?.onCreditUsed(lost);
   }
@@ -260,12 +263,6 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
 
 /** This server's end of a link on which the client receives. */
 export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
-  /** How many deliveries may still be sent. */
-  credit = 0;
-  /** Whether the client requested a drain. */
-  isDraining = false;
-  /** The `delivery-count` (transport, 2.6.7), not counting messages in the session's queue. */
-  deliveryCount = 0;
   /** Credit used by frames in the session's queue. */
   queued = 0;
   /** The newest frame of this link in the session's queue. */
@@ -290,9 +287,8 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     return this.credit <= 0 || this.session.available <= 0;
   }
 
-  linkFlow(): LinkFlow {
-    const { ownHandle, deliveryCount, queued, isDraining: drain } = this;
-    return { ownHandle, deliveryCount, credit: this.credit + queued, drain };
+  override get linkCredit(): number {
+    return this.credit + this.queued;
   }
 
   /** Ends a drain: uses up the remaining credit, with a flow after all earlier messages. */

@@ -17,14 +17,6 @@ import type { AmqpDeliveryState, Endpoint, SenderEndpoint } from './link.ts';
 import { type AmqpError, invalidField, ProtocolError } from './protocol-error.ts';
 import { serialAfter, serialDifference } from './serial.ts';
 
-/** The fields of a flow that describe a link. */
-export interface LinkFlow {
-  readonly ownHandle: number;
-  readonly deliveryCount: number;
-  readonly credit: number;
-  readonly drain: boolean;
-}
-
 /** The outcomes that this server sends for a client's deliveries. */
 type ReplyOutcome = 'accepted' | 'released' | 'rejected';
 
@@ -204,10 +196,15 @@ export class SessionEndpoint {
     if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.writeFlow(null);
   }
 
-  /** Sends a flow. @param link null: it is about the session only */
-  writeFlow(link: LinkFlow | null): void {
+  /**
+   * Sends a flow.
+   * @param link null: it is about the session only
+   * @param isDrained whether it ends the client's drain
+   */
+  writeFlow(link: Endpoint | null, isDrained = false): void {
     this.#flushSettlements();
     this.#incomingLeft = WINDOW - this.#unsettledIn;
+    const drain = isDrained || link?.isDraining === true;
     const flow = frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.flow, () => {
       writer.uint(this.#nextIncomingId);
       writer.uint(this.#incomingLeft);
@@ -216,13 +213,13 @@ export class SessionEndpoint {
       if (link === null) return;
       writer.uint(link.ownHandle);
       writer.uint(link.deliveryCount);
-      writer.uint(link.credit);
+      writer.uint(link.linkCredit);
       writer.null();
-      writer.boolean(link.drain);
+      writer.boolean(drain);
     });
     // When a drain ends, the client takes the queue for empty, so this flow must not be sent if the elements before it
     // are dropped.
-    this.#connection.send(flow, link?.drain ? UNOBSERVED : null);
+    this.#connection.send(flow, drain ? UNOBSERVED : null);
   }
 
   /**
@@ -396,7 +393,7 @@ export class SessionEndpoint {
   #writeLinkFlow({ endpoint, isDrained, advance }: QueuedFlow): void {
     endpoint.queued -= advance;
     endpoint.deliveryCount = serialAfter(endpoint.deliveryCount, advance);
-    this.writeFlow({ ...endpoint.linkFlow(), drain: isDrained || endpoint.isDraining });
+    this.writeFlow(endpoint, isDrained);
   }
 
   #transferQueued(delivery: SentDelivery): boolean {
