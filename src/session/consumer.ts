@@ -33,6 +33,8 @@ const TOLERANCE = 2;
 export abstract class SessionConsumer<Session extends ClientSession = ClientSession> implements RightHolder {
   readonly queue: Queue;
   readonly group: GroupName;
+  /** Whether its last take failed for now; until the session fills it again, it takes nothing. */
+  isRetrying = false;
   protected readonly session: Session;
   /** On a stream, `group` with one character per byte; else null. */
   protected readonly publicGroup: string | null;

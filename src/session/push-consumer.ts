@@ -27,8 +27,6 @@ export interface PushConsumerOptions extends ConsumerOptions {
 const MIN_HALVED_WINDOW = 64;
 /** If fewer than `minTake` places are free, the consumer waits this long for more before it takes. */
 const TOP_UP_MS = 5;
-/** Delay before a consumer retries a take after a transient error, ms. */
-export const RETRY_MS = 1000;
 /**
  * Transient errors, during which a waiting consumer just keeps waiting. A draining one retries after them: otherwise
  * its client would take the queue for empty, or its link would end.
@@ -62,7 +60,6 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   readonly #tid: string;
   readonly #extendsLeases: boolean;
   #consumer: Consumer | null = null;
-  #cancelRetry: CancelTimer | null = null;
   #cancelTopUp: CancelTimer | null = null;
   #cancelLeaseCheck: CancelTimer | null = null;
   /** About how many bytes of the pending take will be sent. */
@@ -184,7 +181,6 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     this.session.counts.window -= this.#window;
     this.#window = 0;
     this.session.guard(() => this.#leaveWaitQueue());
-    this.#cancelRetry?.();
     this.#cancelTopUp?.();
     this.#cancelLeaseCheck?.();
     const unsettled = [...this.outstanding.values()];
@@ -218,7 +214,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     // Elements may have been taken although the reply was lost: reserved ones return when their leases expire, popped
     // ones are lost.
     else if (reason.code === 'outcome-unknown') this.fill();
-    else if (this.isDraining && TRANSIENT.has(reason.code)) this.#fillLater();
+    else if (this.isDraining && TRANSIENT.has(reason.code)) this.session.fillLater(this);
     else this.fail(reason);
   }
 
@@ -259,22 +255,15 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   }
 
   #take(): void {
-    if (this.isStopped || this.#consumer !== null || this.#cancelRetry !== null) return;
+    if (this.isStopped || this.#consumer !== null || this.isRetrying) return;
     const count = this.#wanted();
     if (count === 0) return;
     try {
       this.#join(count);
     } catch (error) {
-      if (error instanceof QuaysideError && error.code === 'too-many-consumers') this.#fillLater();
+      if (error instanceof QuaysideError && error.code === 'too-many-consumers') this.session.fillLater(this);
       else this.fail(error);
     }
-  }
-
-  #fillLater(): void {
-    this.#cancelRetry = this.session.clock.after(RETRY_MS, () => {
-      this.#cancelRetry = null;
-      this.session.guard(() => this.fill());
-    });
   }
 
   /** How many elements to take: none if no place is free, or the client is behind. */

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it, mock } from 'node:test';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
-import { RETRY_MS } from '../../src/session/push-consumer.ts';
+import { RETRY_MS } from '../../src/session/client-session.ts';
 import { SocketWriter } from '../../src/session/socket-writer.ts';
 import { until } from '../support/until.ts';
 import { type AmqpClient, socketOf, textOf } from './client.ts';
@@ -202,6 +202,30 @@ describe('credit of a receiving client', () => {
       await until(() => node.queue('a').consumers().length === 1);
     });
   }
+
+  it('of links beyond the limit of consumers is tried until one is rejected, once a second', async () => {
+    const links = [];
+    for (let i = 0; i < 130; i++) links.push(await client.receiver(`N/q${i}`, {}, 1));
+    const rejected = (): number =>
+      node.broker.namespace('N').meter.operations().get('reserve')?.get('too-many-consumers') ?? 0;
+    await until(() => rejected() === 30);
+    assert.equal(node.broker.waiting, 100);
+    node.clock.advance(RETRY_MS);
+    await new Promise(setImmediate);
+    assert.equal(rejected(), 31);
+    for (const link of links.slice(0, 10)) await link.close();
+    assert.equal(node.broker.waiting, 90);
+    node.clock.advance(RETRY_MS);
+    await until(() => node.broker.waiting === 100);
+    assert.equal(rejected(), 32);
+    for (const link of links.slice(10, 30)) await link.close();
+    node.clock.advance(RETRY_MS);
+    await until(() => node.broker.waiting === 100);
+    node.clock.advance(RETRY_MS);
+    assert.equal(rejected(), 32);
+    await node.insert('q129', 'x');
+    assert.equal(textOf(await (links.at(-1) as (typeof links)[number]).next()), 'x');
+  });
 
   it('beyond the session’s limit of unsettled deliveries waits until some are settled', async () => {
     const count = 3000;
