@@ -120,7 +120,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /**
    * Cancels the session's current deadline: for the login, for pending calls at its end, or for the client to close.
    */
-  #cancelDeadline: CancelTimer = () => {};
+  #cancelDeadline: CancelTimer | null = null;
   /** Set in `finishing`; null if there is no closing frame. */
   #writeClose: WriteClose | null = null;
   /**
@@ -338,7 +338,9 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   protected stopExpecting(): void {
-    this.#cancelDeadline();
+    this.#cancelDeadline?.();
+    // Do not retain the timer as long as the session lives.
+    this.#cancelDeadline = null;
   }
 
   /**
@@ -473,7 +475,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
    * applies.
    */
   #close(isByClient: boolean): void {
-    this.#cancelDeadline();
+    this.#cancelDeadline?.();
     if (!isByClient) this.#planCut();
     this.writer.end(() => {
       if (isByClient) this.#planCut();
@@ -499,7 +501,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   #setDeadline(ms: number, then: () => void): void {
-    this.#cancelDeadline();
+    this.#cancelDeadline?.();
     this.#cancelDeadline = this.clock.after(ms, then);
   }
 
@@ -579,7 +581,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #onClose(): void {
     this.#state = 'gone';
     this.#isClientEnding = false;
-    this.#cancelDeadline();
+    this.#cancelDeadline?.();
     this.#cancelRetry?.();
     this.#heartBeat?.stop();
     this.guard(() => this.writer.close());

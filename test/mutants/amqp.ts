@@ -61,6 +61,11 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
+    name: 'all links beyond the limit of consumers are tried each second',
+    suite: 'AMQP credit',
+    edits: shared('client-session.ts', 'if (next.isRetrying) return;', ''),
+  },
+  {
     name: 'a delivery in transit to a client whose link the server detaches counts no failed try',
     suite: 'AMQP credit',
     edits: edit('connection.ts', 'if (link instanceof OutgoingLink && !this.isEnding) link.markSeen();', ''),
