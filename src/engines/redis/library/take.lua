@@ -248,7 +248,7 @@ local function tokenAt(taken, index)
 end
 
 -- Deletes the elements of an untouched pop. Many fields are unpacked at a time, because each call from Lua has its
--- cost.
+-- cost: as other pops are finished, one took a fifth more instructions of Redis.
 local function deleteFields(q, taken)
   for at = TAKE_HEAD + 1, #taken, FIELD * FIELDS_AT_ONCE do
     local count = math.min(FIELDS_AT_ONCE, (#taken - at + 1) / FIELD)
