@@ -322,7 +322,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a list that another node deleted has no name once it has elements',
     suite: 'redis forgotten queues',
-    edits: [inRedis('library/session.lua', '  registerName(call.homeName)\n', '')],
+    edits: [inRedis('library/session.lua', "if not db('ZSCORE', names, name) then", 'if false then')],
   },
   {
     name: 'a list of a cluster that another node deleted has no name once it has elements',

@@ -16,7 +16,7 @@
 -- usage: keys: z, or the list, of each queue. Returns how many deliveries they hold, waiting and reserved ones.
 
 register('_moments', function(keys, args)
-  return spreadCall('ZADD', keys[1], args)
+  spreadCall('ZADD', keys[1], args)
 end)
 
 register('_use', function(keys, args)

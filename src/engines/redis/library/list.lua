@@ -36,6 +36,11 @@ local function valueOf(q, key)
   return value and not isVoid(q, key) and value or nil
 end
 
+-- Pushes items, and notes whether this creates the list: see `nameList` in session.lua.
+local function push(q, command, items)
+  if spreadCall(command, q.list, items) == #items then q.isNew = true end
+end
+
 local function pushOnce(q, window, item, identity)
   local key = q.keys[q.nextKey]
   q.nextKey = q.nextKey + 1
@@ -47,7 +52,7 @@ local function pushOnce(q, window, item, identity)
   if earlier then return earlier end
   -- If it was stored in the same millisecond as the drop, it would count as stored before it.
   if window ~= '0' and isVoid(q, key) then db('PEXPIREAT', key, db('PEXPIRETIME', q.dropped) + 1) end
-  db('LPUSH', q.list, item)
+  push(q, 'LPUSH', { item })
   return identity
 end
 
@@ -79,21 +84,15 @@ local function pushCall(q, window, args, from, upTo, kept)
       kept[#kept + 1] = ''
     else
       -- Elements are stored in their order.
-      spreadCall('LPUSH', q.list, items)
+      push(q, 'LPUSH', items)
       items = {}
       kept[#kept + 1] = pushOnce(q, window, args[i + 2], args[i + 1])
     end
   end
-  spreadCall('LPUSH', q.list, items)
-end
-
--- Notes that a push may create the list: see `nameList` in session.lua.
-local function notePush(q)
-  q.isNew = q.isNew or db('EXISTS', q.list) == 0
+  push(q, 'LPUSH', items)
 end
 
 verbs.lpush = function(q, args, at)
-  notePush(q)
   local window, count, sizes = args[at], tonumber(args[at + 1]), args[at + 2]
   if window ~= '' then q.dropped, q.nextKey = q.keys[q.nextKey], q.nextKey + 1 end
   local from, behind, kept = at + 3, at + 3 + 3 * count, {}
@@ -156,7 +155,6 @@ end
 
 verbs.rpush = function(q, args, at)
   local count, items = tonumber(args[at]), {}
-  notePush(q)
   for i = 1, count do items[i] = args[at + i] end
   -- A placeholder at the other end keeps the list in existence.
   local isTaken = q.taken > 0
@@ -164,7 +162,7 @@ verbs.rpush = function(q, args, at)
     db('LPUSH', q.list, '')
     removeTaken(q)
   end
-  spreadCall('RPUSH', q.list, items)
+  push(q, 'RPUSH', items)
   if isTaken then db('LPOP', q.list) end
   return '', at + 1 + count
 end

@@ -90,16 +90,13 @@ end
 MAX_ARGUMENTS = 4000
 
 -- Runs a command with a list of any length, in parts if it is long. MAX_ARGUMENTS is even, so pairs stay together.
--- Returns the sum of the replies.
+-- Returns the last reply; nil for an empty list.
 function spreadCall(command, key, list)
-  local count = #list
-  if count == 0 then return 0 end
-  if count <= MAX_ARGUMENTS then return db(command, key, spread(list)) end
-  local sum = 0
+  local count, reply = #list, nil
   for from = 1, count, MAX_ARGUMENTS do
-    sum = sum + db(command, key, spread(list, from, math.min(from + MAX_ARGUMENTS - 1, count)))
+    reply = db(command, key, spread(list, from, math.min(from + MAX_ARGUMENTS - 1, count)))
   end
-  return sum
+  return reply
 end
 
 -- The values of any number of fields, in order; false for a missing one.
@@ -194,12 +191,12 @@ function useName(names, name, now)
   db('ZADD', names, last >= now and last < now + 1 and last + 0.001 or now, name)
 end
 
--- Registers the name of a queue in the step that creates it; see registry.ts.
-function registerName(text)
-  local ns, name = string.match(text, '^(.-)/(.*)$')
+-- Returns the key of the names of a namespace, and a queue's name there, by a key of the queue; see registry.ts.
+function namesOf(key)
+  local prefix, ns, name = string.match(key, '^(.-){(.-)/(.*)}')
   if ns == 'due' or ns == 'tidy' then ns = '%' .. ns end
   name = string.gsub(name, '%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
-  useName(sub(call.base, 1, -2) .. 'queues:' .. ns, name, call.now)
+  return prefix .. 'queues:' .. ns, name
 end
 
 -- Creates the queue unless it exists, and registers its name in the same step. The tag is new even if the name is not,
@@ -213,7 +210,10 @@ function createQueue(q)
     db('HSET', q.h, 'm', q.tag)
     db('ZADD', q.z, 0, '~')
   end
-  if q ~= call.home then registerName(q.name) end
+  if q ~= call.home then
+    local names, name = namesOf(q.h)
+    useName(names, name, call.now)
+  end
 end
 
 function flush(q)

@@ -77,12 +77,10 @@ local function readReturned(text)
   return fromSix(text, 1), byTake
 end
 
--- Reads the head that all calls have, and the name of their queue. Returns an error if the call must not run.
-local function begin(keys, args)
+-- Reads the head that all calls have. Returns an error if the call must not run.
+local function begin(args)
   local node, number, received, sent, given, contact, excused, flags = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
-  local brace = string.find(keys[1], '{', 1, true)
   call = {
-    base = sub(keys[1], 1, brace), homeName = sub(keys[1], brace + 1, -4),
     node = node, number = number, received = received, contact = contact, excused = excused,
     isCluster = flags % 2 == 1, mayBeDone = flags > 1, policyText = args[2],
     -- It has taken and changed nothing so far on which its node relies.
@@ -99,8 +97,10 @@ local function begin(keys, args)
 end
 
 local function openHome(keys)
+  local brace = string.find(keys[1], '{', 1, true)
+  call.base = sub(keys[1], 1, brace)
   local q = openQueue(keys[1], keys[2])
-  q.name = call.homeName
+  q.name = sub(keys[1], brace + 1, -4)
   call.home = q
   call.opened[q.name] = q
   return q
@@ -200,7 +200,7 @@ local function needsSession(q)
 end
 
 local function run(keys, args)
-  local rejection = begin(keys, args)
+  local rejection = begin(args)
   if rejection then return rejection end
   local q = openHome(keys)
   if call.number > 0 and q.session then
@@ -222,18 +222,18 @@ local function run(keys, args)
 end
 
 -- Registers the name of a list that the call has created: another node may have deleted the queue with its name, on
--- which this node still relies. On a cluster, the name is on another server, so the node registers it (batcher.ts).
+-- which this node still relies. (If that node has yet to remove the name, the next call that creates the list registers
+-- it.) On a cluster, the name is on another server, so the node registers it (batcher.ts).
 local function nameList(q)
-  if not q.isNew then return end
-  q.isNew = db('EXISTS', q.list) == 1
   if not q.isNew or call.isCluster then return end
-  registerName(call.homeName)
+  local names, name = namesOf(q.list)
+  if not db('ZSCORE', names, name) then useName(names, name, call.now) end
   q.isNew = false
 end
 
 -- A call of the list variant: see list.lua.
 local function runList(keys, args)
-  local rejection = begin(keys, args)
+  local rejection = begin(args)
   if rejection then return rejection end
   call.home = {
     tag = '', list = keys[1], keys = keys, nextKey = 2, taken = 0,

@@ -9,7 +9,7 @@ local PLAIN, HEAD, LAST, MAX_ARGUMENTS
 local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_CAPACITY
 local six, fromSix, partsOf, spreadCall, fieldValues, membersBetween, firstMember, eachGroup, sortMembers, rangeOf
 local LARGE, withoutBody, storeElement, deleteElement, readFront, readFronts
-local openQueue, queueNamed, useName, registerName, createQueue, saveQueue
+local openQueue, queueNamed, useName, namesOf, createQueue, saveQueue
 local add, remove, store, delete, flush, flushIfLarge, firstMoment, firstDue, noteDue, noteExpiry
 local retentionOf, deadLetterPolicy, retryDelay
 
