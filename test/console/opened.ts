@@ -178,7 +178,7 @@ export class OpenedConsole {
   }
 
   /**
-   * Opens an address in a page of the administrator that tests share: to open another one takes a quarter of a second of
+   * Opens an address in a page of the administrator that tests share: to open another one takes a sixth of a second of
    * processor time. For tests that do not change what the page receives, nor how it was opened. Its context is its own,
    * because pages of one context adopt each other's preferences.
    */
