@@ -125,7 +125,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const reserve: Call = ['take', QUEUE, '', 192, 1000, ''];
     const [, , taken] = resultsOf([reserve])[0] as Taken;
     const commitOf = (index: number, token = taken[index * TAKEN_FIELDS + 9], queue = QUEUE): Call => {
-      return ['settle', [queue, taken[index * TAKEN_FIELDS], '', 0, token, null, 'finish'], null, null];
+      return ['settle', [queue, taken[index * TAKEN_FIELDS], '', 0, token, null, 'finish'], null];
     };
     const range = (from: number, to: number): Call[] =>
       Array.from({ length: to - from }, (_, i) => commitOf(from + i));
@@ -351,7 +351,7 @@ describe('a batch of calls in the SQLite engine', () => {
       const reserve: Call = ['take', queue, '', 1, i * 1000, ''];
       const [, taken] = (run([insert, reserve])[0]?.results ?? []) as [unknown, Taken];
       const [id, , , , , , , , , token] = taken[2] as TakenFields;
-      if (i !== 7) run([['settle', [queue, id, '', 0, token, null, 'finish'], null, null]]);
+      if (i !== 7) run([['settle', [queue, id, '', 0, token, null, 'finish'], null]]);
     }
     let passes = 0;
     const subscriptions = store.queues.subscriptions.bind(store.queues);
@@ -374,7 +374,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const digits = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=+/ é';
     const texts = [...digits].map((digit) => start + digit).filter((text) => text !== token);
     const commit = (text: string): unknown =>
-      run([['settle', [QUEUE, id, '', 0, text, null, 'finish'], null, null]])[0]?.results;
+      run([['settle', [QUEUE, id, '', 0, text, null, 'finish'], null]])[0]?.results;
     for (const text of [...texts, start, `${token}A`, ` ${token}`, '']) {
       assert.deepEqual(commit(text), ['lease-lost'], text);
     }

@@ -70,7 +70,7 @@ export interface Operations {
   settle(
     items: Fields,
     actions: readonly (OtherAction | null)[] | null,
-    inserts: readonly SettleInserts[] | null,
+    inserts?: readonly SettleInserts[],
   ): Fields | SettleOutcome;
   undoTake(queue: QueueName, deliveries: readonly UndoneDelivery[]): void;
   scan(

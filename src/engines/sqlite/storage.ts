@@ -209,7 +209,9 @@ export class SqliteStorage implements Storage {
       }
     }
     const insertsOf = ([to, own]: [QueueName, QueueInserts]): SettleInserts => [to, own.items, own.elements];
-    return ['settle', fields, actions, inserts && [...inserts].map(insertsOf)];
+    return inserts === null
+      ? ['settle', fields, actions]
+      : ['settle', fields, actions, [...inserts].map(insertsOf)];
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {

@@ -184,7 +184,7 @@ function takesSpace(call: Call | undefined): boolean {
   if (call === undefined) return false;
   if (!isOf(call, 'settle')) return isOf(call, 'insert');
   const [, , actions, inserts] = call;
-  return inserts !== null || actions?.some((action) => action?.kind === 'move') === true;
+  return inserts !== undefined || actions?.some((action) => action?.kind === 'move') === true;
 }
 
 /**
@@ -307,7 +307,7 @@ function commitEach(store: Store, calls: readonly CallOf<'settle'>[]): SettleOut
     // Each item after the first is of the same queue.
     if (at > 0) items[at] = null;
   }
-  const results = settle(store, items, null, null);
+  const results = settle(store, items, null);
   return calls.map((_, index) => results[2 * index] as SettleOutcome);
 }
 
@@ -323,6 +323,6 @@ function queueOfInsert(call: Call | undefined): QueueName | null {
 function queueOfCommit(call: Call | undefined): QueueName | null {
   if (call?.[0] !== 'settle') return null;
   const [, items, actions, inserts] = call as CallOf<'settle'>;
-  const isOne = items.length === SETTLE_FIELDS && actions === null && inserts === null;
+  const isOne = items.length === SETTLE_FIELDS && actions === null && inserts === undefined;
   return isOne && isCommit(items, 0) && items[4] !== null ? (items[0] as QueueName) : null;
 }

@@ -41,7 +41,7 @@ export function settle(
   store: Store,
   items: Fields,
   actions: readonly (OtherAction | null)[] | null,
-  inserts: readonly SettleInserts[] | null,
+  inserts?: readonly SettleInserts[],
 ): Fields {
   const inserted = inserts?.map(([to, places, fields]): ReceivedInserts => {
     return { to, places, elements: elementsOf(fields, store.received) };
