@@ -48,9 +48,15 @@ const SHARED_MS = 1_000;
 interface Collection {
   /** Its end, on the monotonic clock; infinite while it runs. */
   endedAt: number;
-  readonly families: Promise<readonly Family[]>;
+  readonly numbers: Promise<Numbers>;
   /** Formatted texts, by the namespaces that a viewer may see and read. */
   readonly texts: Map<string, Promise<string>>;
+}
+
+interface Numbers {
+  readonly families: readonly Family[];
+  /** All namespaces on which what a viewer gets depends. Stored exchanges may name some that are not configured. */
+  readonly namespaces: ReadonlySet<string>;
 }
 
 /**
@@ -66,33 +72,31 @@ export class Metrics {
     this.#sources = sources;
   }
 
-  text(viewer: Viewer): Promise<string> {
-    const { broker, clock } = this.#sources;
+  async text(viewer: Viewer): Promise<string> {
+    const { clock } = this.#sources;
     if (this.#collection === null || clock.monotonic() - this.#collection.endedAt >= SHARED_MS) {
       this.#collection = this.#startCollection();
     }
-    const { families, texts } = this.#collection;
-    const visible = broker.namespaces().filter(({ name }) => viewer.maySee(name));
-    const key = JSON.stringify(visible.map(({ name }) => [name, viewer.may('read', name)]));
-    let text = texts.get(key);
-    if (text === undefined) {
-      text = families.then((collected) => exposition(collected, viewer));
-      texts.set(key, text);
-    }
+    const { numbers, texts } = this.#collection;
+    const { families, namespaces } = await numbers;
+    const visible = [...namespaces].filter((name) => viewer.maySee(name));
+    const key = JSON.stringify(visible.map((name) => [name, viewer.may('read', name)]));
+    const text = texts.get(key) ?? exposition(families, viewer);
+    texts.set(key, text);
     return text;
   }
 
   #startCollection(): Collection {
-    const families = this.#collect();
-    const collection = { endedAt: Number.POSITIVE_INFINITY, families, texts: new Map() };
+    const numbers = this.#collect();
+    const collection = { endedAt: Number.POSITIVE_INFINITY, numbers, texts: new Map() };
     const end = (): void => {
       collection.endedAt = this.#sources.clock.monotonic();
     };
-    families.then(end, end);
+    numbers.then(end, end);
     return collection;
   }
 
-  async #collect(): Promise<readonly Family[]> {
+  async #collect(): Promise<Numbers> {
     const {
       broker,
       engines,
@@ -108,7 +112,7 @@ export class Metrics {
     } = this.#sources;
     const namespaces = broker.namespaces();
     const [queues, health] = await Promise.all([queueFamilies(namespaces, perQueue), engines()]);
-    return [
+    const families = [
       ...queues,
       ...diskFamilies(health, broker),
       ...brokerFamilies(namespaces),
@@ -125,7 +129,19 @@ export class Metrics {
       ...(spans === undefined ? [] : [spanFamily(spans())]),
       ...processFamilies(version),
     ];
+    return { families, namespaces: namespacesOf(families) };
   }
+}
+
+function namespacesOf(families: readonly Family[]): Set<string> {
+  const all = new Set<string>();
+  for (const { samples } of families) {
+    for (const { namespaces = [], neededBy = [] } of samples) {
+      for (const name of namespaces) all.add(name);
+      for (const name of neededBy) all.add(name);
+    }
+  }
+  return all;
 }
 
 function eventFamilies({ subscribers, bytes }: EventCounts): Family[] {

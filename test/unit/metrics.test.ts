@@ -317,6 +317,16 @@ describe('Metrics', () => {
     assert.equal(await used('third'), 0);
   });
 
+  it('show a destination in a namespace that is not configured only to viewers who may see that one', async () => {
+    const dst = [{ ns: 'gone', queue: 'to' }];
+    exchanges = [{ ...EXCHANGE, declaration: { ...EXCHANGE.declaration, dst } }];
+    const copies = async (...seen: readonly string[]): Promise<number> => {
+      const text = await metrics.text({ may: () => false, maySee: (ns) => seen.includes(ns) });
+      return samplesOf(text, 'quayside_exchange_copies_total').size;
+    };
+    assert.deepEqual([await copies('N', 'gone'), await copies('N')], [3, 0]);
+  });
+
   it('omit the series of queues unless they are enabled', async () => {
     await broker.namespace('N').queue('q').insert([newElement()]);
     const text = await new Metrics({ ...sources, perQueue: false }).text(EVERYTHING);
