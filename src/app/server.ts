@@ -167,14 +167,19 @@ export class Server implements Service {
       throw new ConfigError([{ source: null, path: 'http.users', problem, hint: 'Name one, or restart' }]);
     }
     const messages = [...warnings];
-    const listeners: readonly FrontEnd[] = [http, ...sessions];
+    const listeners = new Map<string, FrontEnd>(
+      [http, ...sessions].map((listener) => [listener.name, listener]),
+    );
     const certificates = await Promise.all(
-      listeners.map(({ name }) =>
-        readCertificate(config, name, errorAt, (message) => messages.push(message)),
+      // Also those of front ends that are off until a restart.
+      FRONT_ENDS.filter((name) => config[name].port !== undefined || listeners.has(name)).map(
+        async (name) => ({
+          name,
+          tls: await readCertificate(config, name, errorAt, (message) => messages.push(message)),
+        }),
       ),
     );
-    for (const [i, { name }] of listeners.entries())
-      messages.push(...dateWarnings(config[name].tls, certificates[i], clock));
+    for (const { name, tls } of certificates) messages.push(...dateWarnings(config[name].tls, tls, clock));
     const { added, removed, changed } = authenticator.replaceAccounts(accounts);
     this.#renewUsers(this.#running, null);
     await exchanges.stopUnowned();
@@ -184,10 +189,7 @@ export class Server implements Service {
       // Failures are logged and retried in the background.
       ...[...removed, ...changed].map((account) => consoleSessions.endPassword(account).catch(() => {})),
     ]);
-    for (const [i, { server }] of listeners.entries()) {
-      const tls = certificates[i];
-      if (tls) server.reloadTls(tls);
-    }
+    for (const { name, tls } of certificates) if (tls !== null) listeners.get(name)?.server.reloadTls(tls);
     for (const message of messages) log.warn({}, message);
     const changes = { added, removed: removed.map(nameOf), changed: changed.map(nameOf) };
     log.info({ event: 'reload', users: accounts.size, ...changes }, 'users and certificates were reloaded');
@@ -470,6 +472,7 @@ function nameOf({ user }: Account): string {
  */
 async function checkUnopened(config: Config, sandbox: SelectorSandbox, parts: EngineParts): Promise<void> {
   const { errorAt } = parts;
+  checkDataDir(config, errorAt);
   for (const name of FRONT_ENDS) if (config[name].port !== undefined) readProxies(config, name, errorAt);
   await tryExchanges(config, await loadEngines(config, parts), sandbox, parts);
 }

@@ -46,7 +46,7 @@ describe('A change of the configuration', () => {
 
   const REJECTED: [
     what: string,
-    change: { http?: object; namespaces?: object; exchanges?: object },
+    change: { http?: object; namespaces?: object; [option: string]: unknown },
     error: RegExp,
   ][] = [
     [
@@ -58,6 +58,17 @@ describe('A change of the configuration', () => {
       'an unknown engine',
       { namespaces: { O: { url: 'slqite:O.db' } } },
       /namespaces\.O\.url: there is no engine "slqite:"/,
+    ],
+    ['a data folder that is a file', { dataDir: 'q.json' }, /dataDir: \S+q\.json is no folder/],
+    [
+      'a listener whose certificate is missing',
+      { stomp: { port: 0, tls: { cert: 'none.pem', key: 'none.pem' } } },
+      /stomp\.tls\.cert: \S+none\.pem cannot be read \(ENOENT\)/,
+    ],
+    [
+      'a collector of traces that is no URL',
+      { tracing: { otlp: 'http://u:%zz@x' } },
+      /tracing\.otlp: is not a URL/,
     ],
     [
       'an exchange without a source',
@@ -84,7 +95,7 @@ describe('A change of the configuration', () => {
       /exchanges\.x: dst\[0\]\.selector/,
     ],
   ];
-  for (const [what, { http = {}, namespaces = {}, exchanges = {} }, error] of REJECTED) {
+  for (const [what, { http = {}, namespaces = {}, ...others }, error] of REJECTED) {
     it(`to ${what} is rejected on SIGHUP like at a start, and its new users are not added`, async () => {
       const N = { url: 'sqlite::memory:' };
       await write({ N });
@@ -93,7 +104,7 @@ describe('A change of the configuration', () => {
         await folder.write('q.json', {
           http: { users, ...http },
           namespaces: { N, ...namespaces },
-          exchanges,
+          ...others,
         });
         program.signal('SIGHUP');
         await program.untilLogged((lines) => lines.some(({ event }) => event === 'reload'));
