@@ -150,16 +150,35 @@ describe('Opening a SQLite file', () => {
     });
   });
 
-  it('rejects a file of another schema version with an error that names both versions', async () => {
+  it('rejects a file of a newer schema version with an error that names both versions', async () => {
     await withFolder(async (folder) => {
       await fill(folder);
-      const db = new DatabaseSync(folder.file);
-      db.exec(`PRAGMA user_version = ${SCHEMA_VERSION + 1}`);
-      db.close();
+      changeFile(folder, `PRAGMA user_version = ${SCHEMA_VERSION + 1}`);
       await assert.rejects(
         folder.engine().start(),
         /has schema \d+, and this version of Quayside needs schema \d+; use the version that wrote it/,
       );
+    });
+  });
+
+  it('upgrades a file of an older schema, which older versions reject from then on', async () => {
+    await withFolder(async (folder) => {
+      await fill(folder);
+      changeFile(folder, 'ALTER TABLE delivery ADD COLUMN owner INTEGER; PRAGMA user_version = 1');
+      const engine = await folder.started();
+      assert.ok((await engine.storage.counts(QUEUE)).ready > 0);
+      await engine.stop();
+      assert.equal(markOf(folder).schema, SCHEMA_VERSION);
+    });
+  });
+
+  it('leaves a file of an older schema unchanged if it cannot use its tables', async () => {
+    await withFolder(async (folder) => {
+      await fill(folder);
+      changeFile(folder, 'ALTER TABLE delivery DROP COLUMN holder; PRAGMA user_version = 1');
+      const before = markOf(folder);
+      await assert.rejects(folder.engine().start(), /test\.db has unexpected tables/);
+      assert.deepEqual(markOf(folder), before);
     });
   });
 
@@ -247,6 +266,22 @@ async function fill(folder: SqliteFolder): Promise<void> {
   const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 1, leaseMs: null });
   assert.ok(bodyTexts(deliveries)[0]?.startsWith('0 0 0'));
   await engine.stop();
+}
+
+/** Executes statements on the file of a stopped engine. */
+function changeFile({ file }: SqliteFolder, sql: string): void {
+  const db = new DatabaseSync(file);
+  db.exec(sql);
+  db.close();
+}
+
+/** What each start that succeeds writes to the file. */
+function markOf({ file }: SqliteFolder): { readonly schema: unknown; readonly epoch: unknown } {
+  const db = new DatabaseSync(file);
+  const schema = db.prepare('PRAGMA user_version').get()?.user_version;
+  const epoch = db.prepare(`SELECT value FROM meta WHERE key = 'epoch'`).get()?.value;
+  db.close();
+  return { schema, epoch };
 }
 
 /** Starts another process that owns the file. Resolves once it does. */

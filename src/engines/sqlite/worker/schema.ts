@@ -1,7 +1,7 @@
 import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite';
 
 /**
- * The tables. There is one version of the schema, and no migration.
+ * The tables. Files of schema 1 have them as well (see {@link markSchema}), so nothing is migrated.
  *
  * - `unsynced` is written by each transaction that is committed without an fsync, and by no other. It is the first
  *   table, so that its only page has the number {@link UNSYNCED_PAGE}, by which `log-check.ts` recognizes these
@@ -12,7 +12,7 @@ import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite';
  *   delivery, else a later one, issued with it. A delivery with a `lease_until` is reserved. `token` (see `tokens.ts`),
  *   `reserved_at` and `holder` belong to its last reservation; a waiting delivery that still has a `token` is one whose
  *   lease expired and that was not reserved since. `crc` covers the fields that a reservation does not change. Files of
- *   version 0.1.0 also have a column `owner`, which nothing uses.
+ *   schema 1 may also have a column `owner`, which nothing uses.
  * - The content of a small element with one plain delivery is in the row of that delivery: 22 % less time for an
  *   insert, 17 % less for a pop (ADR 9). All other content is in `element`, to which `delivery.element` refers.
  * - `element.groups` is 0 on a plain queue. On a stream it is the number of groups that the element was inserted for;
@@ -121,32 +121,45 @@ const SCHEMA = `
      body BLOB NOT NULL
    ) STRICT;`;
 
-/** The schema version that this program reads and writes. */
-export const SCHEMA_VERSION = 1;
+/**
+ * The schema version that this program writes; it reads older ones, too. Increase it with each change that older
+ * programs would misread, so that they reject the file and name both versions. Those of schema 1 use the column `owner`
+ * and know no token of a whole take (`tokens.ts`).
+ */
+export const SCHEMA_VERSION = 2;
 
 /** Page 1 has the schema, page 2 the first pointer map of `auto_vacuum`. */
 export const UNSYNCED_PAGE = 3;
 
 /**
  * @returns whether the file has the engine's tables
- * @throws Error if they are of another schema version, or the file has the tables of another program
+ * @throws Error if a newer version wrote them, or the file has the tables of another program
  */
 export function hasSchema(db: DatabaseSync): boolean {
-  const version = Number(db.prepare('PRAGMA user_version').get()?.user_version ?? 0);
+  const version = versionOf(db);
   const tables = db.prepare(`SELECT name FROM sqlite_schema WHERE type = 'table'`).all();
   if (version === 0 && tables.length === 0) return false;
   if (version === 0 || !tables.some(({ name }) => name === 'delivery')) {
     throw new Error('it has tables of another program; use a file of its own');
   }
-  if (version === SCHEMA_VERSION) return true;
+  if (version <= SCHEMA_VERSION) return true;
   throw new Error(
     `it has schema ${version}, and this version of Quayside needs schema ${SCHEMA_VERSION}; use the version that wrote it`,
   );
 }
 
+function versionOf(db: DatabaseSync): number {
+  return Number(db.prepare('PRAGMA user_version').get()?.user_version ?? 0);
+}
+
 /** Creates the tables of a new file. */
 export function createSchema(db: DatabaseSync): void {
   db.exec(`BEGIN IMMEDIATE; ${SCHEMA}; PRAGMA user_version = ${SCHEMA_VERSION}; COMMIT`);
+}
+
+/** Makes older programs reject a file that this one is going to write to. */
+export function markSchema(db: DatabaseSync): void {
+  if (versionOf(db) < SCHEMA_VERSION) db.exec(`PRAGMA user_version = ${SCHEMA_VERSION}`);
 }
 
 /**

@@ -16,7 +16,7 @@ import { Ids, nextEpoch } from './ids.ts';
 import { Queues } from './queues.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
-import { prepareAll, type Statements } from './schema.ts';
+import { markSchema, prepareAll, type Statements } from './schema.ts';
 import type { Space } from './space.ts';
 
 /** Points of a transaction, and of the steps after it, at which the disk can fail. */
@@ -112,16 +112,18 @@ export class Store {
     this.space = space;
     this.#reach = reach;
     this.#isDurable = options.durability === 'full';
-    // `openDatabase` has set `synchronous = FULL`, as starting an epoch requires.
-    this.ids = Ids.open(db);
-    // From now on, `sync` makes the fsync after the commit, so that calls that need none are replied to in between.
-    db.exec('PRAGMA synchronous = NORMAL');
-    this.#log = options.file === MEMORY ? null : openSync(`${options.file}-wal`, 'r+');
     this.queues = new Queues(db, options.policies);
     this.counter = new QueueCounter(db, this.queues);
     this.rows = new Rows(db, this.queues, this.counter);
     this.records = new Records(db, this.queues, options.dedupWindowMs);
     this.#sql = prepareAll(db, SQL);
+    // Last, so that a file with other tables is rejected unchanged.
+    markSchema(db);
+    // `openDatabase` has set `synchronous = FULL`, as starting an epoch requires.
+    this.ids = Ids.open(db);
+    // From now on, `sync` makes the fsync after the commit, so that calls that need none are replied to in between.
+    db.exec('PRAGMA synchronous = NORMAL');
+    this.#log = options.file === MEMORY ? null : openSync(`${options.file}-wal`, 'r+');
   }
 
   /** @param needsSync whether the transaction is acknowledged only after an fsync; ignored with `durability: normal` */

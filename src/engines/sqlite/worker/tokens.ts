@@ -18,7 +18,7 @@ for (const [value, digit] of [...DIGITS].entries()) {
 const TOKEN_LENGTH = 22;
 /** The last 32 bits begin at the boundary of a digit. */
 const PREFIX_LENGTH = 16;
-/** Suffix of the stored form. Files of version 0.1.0 may contain plain tokens, which lack it. */
+/** Suffix of the stored form. Files of schema 1 may contain plain tokens, which lack it. */
 const STORED_SUFFIX = '+';
 
 /** Draws the secret of a take, in the form in which each of its reservations stores it. */
