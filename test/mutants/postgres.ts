@@ -425,7 +425,7 @@ export const POSTGRES: readonly Mutant[] = [
     suite: 'postgres housekeeping',
     edits: [
       inPostgres(
-        'counter-sums.ts',
+        'housekeeping.ts',
         // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
         'CASE WHEN y.step >= t.now >> ${STEP_BITS} THEN y.step ELSE 0 END AS step',
         'y.step',
@@ -436,12 +436,12 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'counter rows are never merged if there are more than one statement reads',
     suite: 'postgres housekeeping',
     edits: [
-      inPostgres('counter-sums.ts', 'const MAX_SUMMED_ROWS = 40_000;', 'const MAX_SUMMED_ROWS = 4_000;'),
+      inPostgres('housekeeping.ts', 'const MAX_SUMMED_ROWS = 40_000;', 'const MAX_SUMMED_ROWS = 4_000;'),
     ],
   },
   {
     name: 'counter rows of idle queues make reads of a namespace step over all dead rows',
     suite: 'postgres dead entries',
-    edits: [inPostgres('counter-sums.ts', ' OR min(id) < $4::bigint)', ' OR $4::bigint < 0)')],
+    edits: [inPostgres('housekeeping.ts', ' OR min(id) < $4::bigint)', ' OR $4::bigint < 0)')],
   },
 ];

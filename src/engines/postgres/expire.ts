@@ -3,7 +3,6 @@ import { EXPIRED, LEASE_EXPIRED } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import { type Connection, ConnectionLost } from './connection.ts';
-import { FullReads } from './full-reads.ts';
 import type { Context } from './operations.ts';
 import {
   addCounts,
@@ -18,7 +17,7 @@ import {
   withList,
 } from './sql.ts';
 import { number, numberOrNull, type Row, type Statement, text } from './statement.ts';
-import { type Place, START } from './watermark.ts';
+import { FullReads, type Place, START } from './watermark.ts';
 
 /** How many leases, and how many elements, one statement expires. If there are more, the next batch continues. */
 const MAX_ROWS = 1000;
