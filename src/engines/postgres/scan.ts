@@ -32,11 +32,14 @@ const STATES: Record<DeliveryState, { readonly where: string; readonly moment: s
  * Waiting deliveries are sorted by maturity, then insertion; reserved ones by the end of their lease. The cursor of a
  * page is the sort key of its last row, so elements may come and go between pages. A page ends early rather than exceed
  * the bytes that a statement may return.
+ *
+ * The index of reserved deliveries has those of all queues, so it is only read if the queue has some, and if the
+ * waiting ones do not fill the page.
  */
 function scanStatement(bodies: boolean, byIds: boolean): Statement {
-  const parts = DELIVERY_STATES.map((state, place) => {
+  const from = byIds ? BY_IDS : 'delivery d';
+  const [ready, scheduled, reserved] = DELIVERY_STATES.map((state, place) => {
     const { where, moment } = STATES[state];
-    const from = byIds ? BY_IDS : 'delivery d';
     return `(SELECT s.state, d.ctid AS tid, ${moment} AS moment, d.seq, d.bytes FROM ${from}
       WHERE s.state = ${place} AND d.subscription = $1::bigint AND ${where} AND (${moment}, d.seq) > (s.from_moment, s.from_seq)
       ORDER BY ${moment}, d.seq LIMIT $5::int + 1)`;
@@ -45,8 +48,13 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
     name: `scan${bodies ? '' : ' without bodies'}${byIds ? ' by ids' : ''}`,
     text: `${withList(
       NOW,
-      `p AS MATERIALIZED (SELECT x.* FROM t CROSS JOIN unnest($2::int[], $3::bigint[], $4::bigint[]) AS s(state, from_moment, from_seq)
-        CROSS JOIN LATERAL (${parts.join('\nUNION ALL ')}) x ORDER BY 1, 3, 4 LIMIT $5::int + 1)`,
+      's AS MATERIALIZED (SELECT * FROM unnest($2::int[], $3::bigint[], $4::bigint[]) AS s(state, from_moment, from_seq))',
+      `waiting AS MATERIALIZED (SELECT x.* FROM t CROSS JOIN s CROSS JOIN LATERAL (${ready} UNION ALL ${scheduled}) x
+        ORDER BY 1, 3, 4 LIMIT $5::int + 1)`,
+      `leased AS MATERIALIZED (SELECT x.* FROM s CROSS JOIN LATERAL ${reserved} x
+        WHERE (SELECT coalesce(sum(y.reserved), 0) FROM counter y WHERE y.subscription = $1::bigint) <> 0
+        LIMIT $5::int + 1 - (SELECT count(*) FROM waiting))`,
+      'p AS MATERIALIZED (SELECT * FROM waiting UNION ALL SELECT * FROM leased)',
       `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, ${bodies ? 'sum(p.bytes) OVER w - p.bytes' : '0'} AS before
         FROM p WINDOW w AS (ORDER BY p.state, p.moment, p.seq))`,
     )}
