@@ -4,9 +4,10 @@ import {
   BufferedStats,
   type CounterDeltas,
   type CounterStore,
+  MAX_COUNTED_GROUPS,
   type OnStoredCounters,
-} from '../../src/engine/buffered-stats.ts';
-import { MAX_COUNTED_GROUPS, zeroCounters } from '../../src/engine/stats.ts';
+  zeroCounters,
+} from '../../src/engine/stats.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { SILENT_LOG } from '../support/broker.ts';

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { LeaseSweeper } from '../../src/broker/sweeper.ts';
-import { BufferedStats } from '../../src/engine/buffered-stats.ts';
 import { unavailable } from '../../src/engine/calls.ts';
+import { BufferedStats } from '../../src/engine/stats.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 import type { AuxiliaryConnection, Link } from '../../src/engines/postgres/link.ts';
 import { PostgresSignaller } from '../../src/engines/postgres/signaller.ts';

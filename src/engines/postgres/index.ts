@@ -10,12 +10,6 @@
 
 import { AffectedQueues } from '../../engine/affected-queues.ts';
 import {
-  BufferedStats,
-  type CounterDeltas,
-  type CounterStore,
-  type OnStoredCounters,
-} from '../../engine/buffered-stats.ts';
-import {
   type DefinitionChange,
   type DefinitionStore,
   type StoredDefinition,
@@ -23,7 +17,16 @@ import {
 } from '../../engine/definitions.ts';
 import type { Engine, EngineLog, EngineOptions, Finding, OpenEngine } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import { COUNTER_NAMES, countDeadLetters, MAX_COUNTED_GROUPS, zeroCounters } from '../../engine/stats.ts';
+import {
+  BufferedStats,
+  COUNTER_NAMES,
+  type CounterDeltas,
+  type CounterStore,
+  countDeadLetters,
+  MAX_COUNTED_GROUPS,
+  type OnStoredCounters,
+  zeroCounters,
+} from '../../engine/stats.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { Batcher } from './batcher.ts';

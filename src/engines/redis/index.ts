@@ -15,7 +15,7 @@
 //   library.ts      joins library/*.lua into the source that servers load; context.ts: what all of these share
 // A take: RedisStorage.take → Batchers.call → Executor.execute → Master.execute → RedisConnection.send → `take` in
 // library/take.lua
-import { BufferedStats } from '../../engine/buffered-stats.ts';
+
 import type { Definitions } from '../../engine/definitions.ts';
 import {
   clockFinding,
@@ -25,7 +25,7 @@ import {
   finding,
   type OpenEngine,
 } from '../../engine/engine.ts';
-import { countDeadLetters } from '../../engine/stats.ts';
+import { BufferedStats, countDeadLetters } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { Batchers } from './batcher.ts';
 import { RedisSignaller } from './channels.ts';

@@ -1,5 +1,10 @@
-import type { CounterDeltas, CounterStore, OnStoredCounters } from '../../engine/buffered-stats.ts';
-import { COUNTER_NAMES, type CounterName } from '../../engine/stats.ts';
+import {
+  COUNTER_NAMES,
+  type CounterDeltas,
+  type CounterName,
+  type CounterStore,
+  type OnStoredCounters,
+} from '../../engine/stats.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { type Arg, asString } from './client/connection.ts';
 import type { RedisContext } from './context.ts';

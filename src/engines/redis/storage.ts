@@ -1,7 +1,6 @@
-import { isUnknownOutcome } from '../../engine/calls.ts';
+import { isUnknownOutcome, partialFailure, settleRest } from '../../engine/calls.ts';
 import { limitedGroups } from '../../engine/queue-policy.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
-import { partialFailure, settleRest } from '../../engine/settle-rest.ts';
 import {
   ALL_CAPABILITIES,
   type InsertOptions,

@@ -14,7 +14,6 @@
 // `backup.ts`.
 import { stat, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { BufferedStats, type CounterStore } from '../../engine/buffered-stats.ts';
 import {
   type DefinitionStore,
   type Definitions,
@@ -23,7 +22,7 @@ import {
 } from '../../engine/definitions.ts';
 import type { DiskUsage, Engine, EngineOptions, OpenEngine } from '../../engine/engine.ts';
 import { LocalSignaller, type Signaller } from '../../engine/signaller.ts';
-import { COUNTER_NAMES } from '../../engine/stats.ts';
+import { BufferedStats, COUNTER_NAMES, type CounterStore } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { makeFolder } from '../../util/files.ts';
 import { WorkerClient } from './client.ts';

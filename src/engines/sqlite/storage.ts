@@ -1,4 +1,4 @@
-import { settleRest } from '../../engine/settle-rest.ts';
+import { settleRest } from '../../engine/calls.ts';
 import {
   ALL_CAPABILITIES,
   type InsertOptions,
