@@ -413,7 +413,10 @@ export const SETTLED: Readonly<Record<SettleOutcome, SettleResult>> = {
 export interface ScanOptions extends TimeLeft {
   readonly group: GroupName;
   readonly states: readonly DeliveryState[];
-  /** Returns only these, at most 1000, instead of using a cursor. */
+  /**
+   * Returns only these, at most 1000, instead of using a cursor. With bodies, an engine may leave out those after the
+   * first 16 MiB.
+   */
   readonly ids?: readonly ElementId[];
   /** The opaque cursor at which the previous page ended; null for the first page. */
   readonly after: string | null;

@@ -77,7 +77,7 @@ const FIRST_CHUNK = 100;
 export const MAX_CHUNK = 200;
 /** Maximum elements of one read with bodies. */
 const MAX_CHUNK_WITH_BODIES = 100;
-/** Maximum elements of one read by ids with bodies: unlike a scan, engines do not end it at 16 MiB. */
+/** Maximum elements of one read by ids with bodies, since all of them are in memory together. */
 const MAX_IDS_WITH_BODIES = 16;
 
 const CHECKSUM_LENGTH = 8;
@@ -315,7 +315,8 @@ export class ElementSearch {
     const to = from + Math.min(size, bodies || this.#options.bodies ? MAX_IDS_WITH_BODIES : size);
     const pageIds = all.slice(from, to);
     if (pageIds.length === 0) return { deliveries: [], next: null };
-    const { deliveries } = await this.#scan({ after: null, limit: pageIds.length, bodies, ids: pageIds });
+    const found = await this.#scan({ after: null, limit: pageIds.length, bodies: false, ids: pageIds });
+    const deliveries = bodies ? await this.#withBodies(found.deliveries) : found.deliveries;
     return { deliveries, next: to < all.length ? String(to) : null };
   }
 

@@ -185,6 +185,17 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await texts({ ids: [] }), []);
     });
 
+    it('finds large elements by their ids and bodies, even if all together are more than an engine returns', async () => {
+      const source = queue();
+      const ids: string[] = [];
+      for (let n = 0; n < 12; n++)
+        ids.push(...(await source.insert([newElement({ body: `${n % 2}`.repeat(2 * 1_048_576) })])));
+      const selector = 'env.msg.payload.startsWith("1")';
+      const found = await searchAll(source, { ids, selector }, { bodies: false });
+      assert.equal(found.looked, 12);
+      assert.equal(found.matches.length, 6);
+    });
+
     it('finds the deliveries of a group of a stream, and of its default group', async () => {
       const source = queue('events');
       await source.insert([
