@@ -174,15 +174,9 @@ export class FrameParser {
         throw invalidCommand(input.toString('latin1', this.#position, previewEnd(input, this.#position)));
       return true;
     }
-    this.#release(input.length);
-    return false;
-  }
-
-  /** Drops the input before `at`; copies the rest if its buffer is much larger, which an idle session would retain. */
-  #release(at: number): void {
-    const rest = this.#input.subarray(at);
-    this.#input = 2 * rest.length < this.#input.buffer.byteLength ? ownBytes(rest) : rest;
+    this.#input = NOTHING;
     this.#position = 0;
+    return false;
   }
 
   /** Searches for the blank line at the end of the head. */
@@ -207,7 +201,10 @@ export class FrameParser {
     }
     this.#searched = at - this.#position;
     this.#checkHeadLength(input.length);
-    this.#release(this.#position);
+    const rest = input.subarray(this.#position);
+    // Copied if its buffer is much larger, which an idle session would retain.
+    this.#input = 2 * rest.length < input.buffer.byteLength ? ownBytes(rest) : rest;
+    this.#position = 0;
     return null;
   }
 
