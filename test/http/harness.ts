@@ -108,7 +108,7 @@ export class Harness {
   readiness: ReadyReport = { ready: true, checks: { 'sqlite:test': 'ok' } };
   engines: readonly EngineHealth[] = [];
   readonly #sandbox: SelectorSandbox;
-  readonly #clients: QueueClient[] = [];
+  readonly #clients = new Map<string | null, QueueClient>();
   readonly #queue: { made: number } = { made: 0 };
 
   private constructor(opened: TestEngine, options: HarnessOptions) {
@@ -266,10 +266,15 @@ export class Harness {
     return this.server.address.port;
   }
 
-  /** A client with its own connections; it is closed with the harness. */
+  /**
+   * The client with these credentials, which opens as many connections as it has requests at once; it is closed with
+   * the harness.
+   */
   client(credentials: string | null = 'test1:test1'): QueueClient {
-    const client = new QueueClient({ url: `http://127.0.0.1:${this.port}`, credentials });
-    this.#clients.push(client);
+    const client =
+      this.#clients.get(credentials) ??
+      new QueueClient({ url: `http://127.0.0.1:${this.port}`, credentials });
+    this.#clients.set(credentials, client);
     return client;
   }
 
@@ -294,7 +299,7 @@ export class Harness {
 
   /** Stops everything in the order in which the server stops. */
   async close(): Promise<void> {
-    for (const client of this.#clients) client.close();
+    for (const client of this.#clients.values()) client.close();
     this.server.drain();
     this.broker.drain();
     await this.server.stop();
