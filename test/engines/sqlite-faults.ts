@@ -40,8 +40,11 @@ export class Faults {
 
   /** @param clock of the deadlines of calls */
   constructor(clock: Clock = systemClock) {
-    const start: StartThread = (data) =>
-      new Worker(THREAD, { workerData: { data, cells: this.#cells } satisfies FaultyThreadData });
+    const start: StartThread = (data) => {
+      const workerData: FaultyThreadData = { data, cells: this.#cells };
+      // Without what a run imports before its tests.
+      return new Worker(THREAD, { workerData, execArgv: [] });
+    };
     this.thread = new TestThread(start, clock);
   }
 

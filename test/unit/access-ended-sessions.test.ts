@@ -157,7 +157,7 @@ describe('Ended sessions of the console', () => {
     const { definitions } = engine;
     const [startedAt, next] = [clock.now(), { sessions: [['s0', clock.now() + 1, 'logout']], before: 0 }];
     await definitions.put('ended-sessions', 'ann', next, null);
-    await untilKnown(here, 's0').catch(() => {});
+    await untilKnown(here, 's0');
     await assert.rejects(here.end('ann', { id: 's1', startedAt }), { code: 'storage-unavailable' });
     assert.ok(here.has('ann', sessionMarks('s1')), 'it counts on this node');
     const late = node(definitions);
