@@ -87,7 +87,8 @@ const RULES: Readonly<Record<string, Rule>> = {
     ],
     packages: ['node:*', 'pino'],
   },
-  'main.ts': { parts: ['config', 'app', 'cli'], packages: ['node:*'] },
+  'program.ts': { parts: ['config', 'app', 'cli'], packages: ['node:*'] },
+  'main.ts': { parts: ['program.ts'], packages: [] },
 };
 
 /** Constructs that are reserved for certain files, because tests, operators or readers rely on it. */

@@ -9,7 +9,7 @@ import { Server } from './server.ts';
 import { hasConfiguredUsers, type NewAdministrator, usersFileOf } from './users.ts';
 
 /** The process's resources for {@link serve}. */
-interface ServeIo {
+export interface ServeIo {
   readonly loaded: LoadedConfig;
   /** Reloads the configuration. */
   readonly load: () => Promise<LoadedConfig>;
@@ -19,6 +19,10 @@ interface ServeIo {
   readonly output: NodeJS.WritableStream;
   /** Ends the process immediately. */
   readonly exitNow: (code: number) => void;
+  /** Emits signals and `uncaughtException`; defaults to the process, whose library output is then logged as well. */
+  readonly events?: Pick<NodeJS.EventEmitter, 'on' | 'off'>;
+  /** Defaults to a log on standard error. */
+  readonly createLog?: typeof createLog;
 }
 
 /** Time for closing the engines after the shutdown deadline; then the process exits in any case. */
@@ -30,7 +34,7 @@ const CLOSING_MS = 5_000;
  */
 export async function serve(io: ServeIo): Promise<number> {
   const { config, errorAt, warnings } = io.loaded;
-  const log = createLog(config.log);
+  const log = (io.createLog ?? createLog)(config.log);
   for (const warning of warnings) log.logger.warn({}, warning);
   const server = new Server(config, { log: log.logger, version: io.version, errorAt });
   const { promise: ending, resolve: end } = Promise.withResolvers<number>();
@@ -97,13 +101,14 @@ function followProcess(
       cutOff(log, io);
     }
   };
-  process.on('uncaughtException', onUncaught);
-  process.on('SIGTERM', onStop).on('SIGINT', onStop).on('SIGHUP', onReload);
-  const restoreOutput = logLibraryOutput(logger);
+  const { events = process } = io;
+  events.on('uncaughtException', onUncaught);
+  events.on('SIGTERM', onStop).on('SIGINT', onStop).on('SIGHUP', onReload);
+  const restoreOutput = events === process ? logLibraryOutput(logger) : () => {};
   return () => {
-    process.off('SIGTERM', onStop).off('SIGINT', onStop).off('SIGHUP', onReload);
+    events.off('SIGTERM', onStop).off('SIGINT', onStop).off('SIGHUP', onReload);
     restoreOutput();
-    process.off('uncaughtException', onUncaught);
+    events.off('uncaughtException', onUncaught);
   };
 }
 

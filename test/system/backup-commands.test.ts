@@ -15,7 +15,7 @@ import { basename, join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { headerOf, jsonOf, QueueClient } from '../support/http-client.ts';
 import { mountSmallDisk } from '../support/small-disk.ts';
-import { Folder, type Program } from './program.ts';
+import { Folder, type Program, type ProgramOptions } from './program.ts';
 
 const CONFIG = {
   http: { users: { test1: 'test1' } },
@@ -28,7 +28,7 @@ describe('npm run backup and npm run restore', () => {
   let client: QueueClient | null = null;
 
   beforeEach(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
     await folder.write('config.json', CONFIG);
   });
 
@@ -39,7 +39,7 @@ describe('npm run backup and npm run restore', () => {
   });
 
   async function serve(): Promise<Program> {
-    const server = await folder.serve(WITH_CONFIG);
+    const server = await folder.serve(WITH_CONFIG, { ownProcess: true });
     client?.close();
     client = new QueueClient({ url: server.url });
     return server;
@@ -61,8 +61,8 @@ describe('npm run backup and npm run restore', () => {
     }
   }
 
-  const run = (args: readonly string[], input = ''): Promise<Program> =>
-    folder.run([...args, ...WITH_CONFIG], { input });
+  const run = (args: readonly string[], input = '', options: ProgramOptions = {}): Promise<Program> =>
+    folder.run([...args, ...WITH_CONFIG], { ...options, input });
   /** The files in the data folder, without logs: checking whether a database is in use leaves an empty log. */
   const data = (): string[] =>
     readdirSync(folder.file('data'))
@@ -72,7 +72,8 @@ describe('npm run backup and npm run restore', () => {
   it('back up a running server and restore it to that moment, without reusing ids', async () => {
     const server = await serve();
     const kept = await insert('before the backup');
-    const backup = await run(['backup', 'saved/monday', '--user', 'test1', '--url', server.url], 'test1\n');
+    const args = ['backup', 'saved/monday', '--user', 'test1', '--url', server.url];
+    const backup = await run(args, 'test1\n', { ownProcess: true });
     assert.equal(backup.code, 0, backup.stderr);
     assert.match(backup.stdout, /Backed up to \S+monday:\n {2}N\.db: N \(\d+ bytes\)\n {2}S\.db: S /);
     assert.deepEqual(readdirSync(folder.file('saved/monday')).sort(), ['N.db', 'S.db', 'backup.json']);
@@ -85,11 +86,11 @@ describe('npm run backup and npm run restore', () => {
       assert.match(refused.stderr, /N\.db is in use by another process/);
     }
     assert.equal(await server.stop(), 0);
-    const refused = await run(['restore', 'saved/monday']);
+    const refused = await run(['restore', 'saved/monday'], '', { ownProcess: true });
     assert.equal(refused.code, 1);
     assert.match(refused.stderr, /N\.db already exists\. Move it, or use --replace/);
     const before = readFileSync(folder.file('data/N.db'));
-    const restored = await run(['restore', 'saved/monday', '--replace']);
+    const restored = await run(['restore', 'saved/monday', '--replace'], '', { ownProcess: true });
     assert.equal(restored.code, 0, restored.stderr);
     const [aside = ''] = data().filter((name) => name.startsWith('N.db.replaced-'));
     assert.ok(readFileSync(join(folder.file('data'), aside)).equals(before));

@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
-import { Folder, type Program } from './program.ts';
+import { Folder, type Program, type ProgramOptions } from './program.ts';
 
 const FILE = ['--config', 'q.json'];
 
 describe('A change of the configuration', () => {
   let folder: Folder;
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
   after(() => folder.dispose());
 
@@ -16,8 +16,11 @@ describe('A change of the configuration', () => {
     folder.write('q.json', { http: { users: { test1: 'test1' }, ...more }, namespaces });
 
   /** Runs a server while `use` runs. */
-  const serving = async <T>(use: (client: QueueClient, program: Program) => Promise<T>): Promise<T> => {
-    const program = await folder.serve(FILE);
+  const serving = async <T>(
+    use: (client: QueueClient, program: Program) => Promise<T>,
+    options: ProgramOptions = {},
+  ): Promise<T> => {
+    const program = await folder.serve(FILE, options);
     const client = new QueueClient({ url: program.url });
     try {
       return await use(client, program);
@@ -29,7 +32,7 @@ describe('A change of the configuration', () => {
 
   it('is applied on SIGHUP as far as possible, and the log names the options that need a restart', async () => {
     await write({ N: { url: 'sqlite::memory:' }, M: { url: 'sqlite::memory:' } });
-    await serving(async (_, program) => {
+    const change = async (_: QueueClient, program: Program): Promise<void> => {
       await write(
         { N: { url: 'sqlite::memory:', lease: 5 }, 'O.P': { url: 'redis://:CANARY@h' } },
         { bodyLimit: 5 },
@@ -41,7 +44,9 @@ describe('A change of the configuration', () => {
       assert.deepEqual(line?.options, names);
       assert.equal(line?.msg, `${names.join(', ')} changed as well and need a restart`);
       assert.ok(!program.stderr.includes('CANARY'));
-    });
+    };
+    // In a process of its own, whose standard error also has what Node prints.
+    await serving(change, { ownProcess: true });
   });
 
   const REJECTED: [

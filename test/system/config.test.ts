@@ -12,7 +12,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
   let folder: Folder;
 
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
     await mkdir(folder.file('data/folder.db'), { recursive: true });
     await folder.write('data/damaged.db', 'This is no database. '.repeat(400));
     await folder.write('not.pem', 'CANARY');
@@ -127,7 +127,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
       const http = { port: 0, users: USERS, ...('http' in config && (config.http as object)) };
       const namespaces = { N: { url: 'sqlite::memory:' } };
       const file = await folder.write(`q${i}.json`, { namespaces, ...config, http });
-      const program = await folder.run(['--config', file]);
+      const program = await folder.run(['--config', file], { ownProcess: i === 0 || hasCanary(config) });
       assert.match(program.stderr, message);
       assert.ok(program.stderr.includes(`quayside: ${file}: `), program.stderr);
       assertRefused(program);
@@ -150,7 +150,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
     it(`for an unreachable ${engine} says so and exits with 1, because a later start may succeed`, async () => {
       const namespaces = { N: { url }, M: { url: 'sqlite::memory:' } };
       const file = await folder.write(`${engine}.json`, { http: { port: 0, users: USERS }, namespaces });
-      const program = await folder.run(['--config', file]);
+      const program = await folder.run(['--config', file], { ownProcess: hasCanary(namespaces) });
       assert.match(program.stderr, message);
       assert.ok(program.stderr.includes(`quayside: ${file}: `), program.stderr);
       assertEnded(program, 1);
@@ -172,7 +172,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
   it('for a database that another server uses names the file and does not affect that server', async () => {
     const namespaces = { N: { url: 'sqlite:shared.db' } };
     const file = await folder.write('shared.json', { http: { port: 0, users: USERS }, namespaces });
-    const first = await folder.serve(['--config', file]);
+    const first = await folder.serve(['--config', file], { ownProcess: true });
     const second = await folder.run(['--config', file]);
     assert.match(second.stderr, /namespaces\.N\.url: .*shared\.db/);
     assertRefused(second);
@@ -181,7 +181,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
   });
 
   it('for an environment variable without an option names the variable', async () => {
-    const program = await folder.run([], { env: { QUAYSIDE_HTTP__PROT: '1' } });
+    const program = await folder.run([], { env: { QUAYSIDE_HTTP__PROT: '1' }, ownProcess: true });
     assert.match(program.stderr, /^quayside: QUAYSIDE_HTTP__PROT: there is no such option/);
     assertRefused(program);
   });
@@ -250,13 +250,13 @@ describe('The command line', () => {
   let folder: Folder;
 
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
 
   after(() => folder.dispose());
 
   it('lists all options in its help', async () => {
-    const { code, stdout } = await folder.run(['--help']);
+    const { code, stdout } = await folder.run(['--help'], { ownProcess: true });
     assert.equal(code, 0);
     for (const { path, variable } of describeOptions()) {
       assert.ok(stdout.includes(`  ${path}\n`), path);
@@ -281,6 +281,7 @@ describe('The command line', () => {
     );
     const { code, stdout, stderr } = await folder.run(['--config', 'q.yaml', '--print-config'], {
       env: { QUAYSIDE_HTTP__PORT: '8080' },
+      ownProcess: true,
     });
     assert.equal(code, 0);
     assert.equal(stderr, '');
@@ -293,6 +294,11 @@ describe('The command line', () => {
 
 function memory(): object {
   return { N: { url: 'sqlite::memory:' } };
+}
+
+/** Then the program runs in a process of its own, whose standard error also has what Node prints. */
+function hasCanary(config: object): boolean {
+  return JSON.stringify(config).includes('CANARY');
 }
 
 function assertRefused(program: Program): void {

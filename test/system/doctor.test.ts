@@ -11,7 +11,7 @@ import type { Finding } from '../../src/engine/engine.ts';
 import { freshSchema, runSql, sharedServer } from '../engines/postgres.ts';
 import { CertificateAuthority, writeCertificate } from '../support/certificate.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
-import { Folder } from './program.ts';
+import { Folder, type ProgramOptions } from './program.ts';
 
 const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 const run = promisify(execFile);
@@ -29,15 +29,19 @@ interface Report {
 describe('quayside doctor', () => {
   let folder: Folder;
   beforeEach(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
   afterEach(() => folder.dispose());
 
   /** @param url null uses the configured address */
-  async function doctor(config: object, url: string | null = NO_SERVER): Promise<Report> {
+  async function doctor(
+    config: object,
+    url: string | null = NO_SERVER,
+    options: ProgramOptions = {},
+  ): Promise<Report> {
     await folder.write('config.json', config);
     const args = ['doctor', '--config', 'config.json', ...(url === null ? [] : ['--url', url])];
-    const { code, stdout, stderr } = await folder.run(args);
+    const { code, stdout, stderr } = await folder.run(args, options);
     const lines = stdout.split('\n').filter((line) => line !== '');
     return { code, findings: lines.map((line) => JSON.parse(line)), stderr };
   }
@@ -54,7 +58,7 @@ describe('quayside doctor', () => {
   };
 
   it('reports only that no server is listening before the first start, and creates nothing', async () => {
-    const report = await doctor({ namespaces: SQLITE });
+    const report = await doctor({ namespaces: SQLITE }, NO_SERVER, { ownProcess: true });
     assert.equal(report.code, 0, report.stderr);
     const notOk = report.findings.filter(({ level }) => level !== 'ok');
     assert.deepEqual(notOk, [
@@ -171,7 +175,7 @@ describe('quayside doctor', () => {
     assert.equal(report.code, 1);
     matches(found(report, 'dataDir'), /^error: dataDir .*file is no folder; Name a folder$/);
     matches(found(report, 'http.tls'), /^error: http\.tls\.\w+ .*missing\.pem cannot be read \(ENOENT\)/);
-    assert.equal((await folder.run(['doctor', '--url', 'nowhere'])).code, 1);
+    assert.equal((await folder.run(['doctor', '--url', 'nowhere'], { ownProcess: true })).code, 1);
   });
 
   const REJECTED: [why: string, config: object, check: string, error: RegExp][] = [

@@ -9,7 +9,7 @@ describe('The event streams of a server', () => {
   let folder: Folder;
   const clients: EventClient[] = [];
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
   after(async () => {
     for (const client of clients) client.close();

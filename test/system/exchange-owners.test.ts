@@ -14,7 +14,7 @@ interface Shown {
 describe('The exchanges of a removed user', () => {
   let folder: Folder;
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
   after(() => folder.dispose());
 

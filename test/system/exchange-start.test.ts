@@ -9,7 +9,7 @@ const USER = { admin: { password: 'p' } };
 describe('The exchanges of a server', () => {
   let folder: Folder;
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
   after(() => folder.dispose());
 
@@ -46,7 +46,7 @@ describe('The exchanges of a server', () => {
     if (process.platform !== 'linux') return context.skip('threads are counted in /proc');
     const config = { http: { users: USER }, namespaces: { N: { url: 'sqlite:selecting.db' } } };
     await folder.write('q.json', config);
-    const first = await folder.serve(['--config', 'q.json']);
+    const first = await folder.serve(['--config', 'q.json'], { ownProcess: true });
     const client = as(first);
     const dst = [{ ns: 'N', queue: 'out', selector: 'env => true' }];
     const body = JSON.stringify({ src: { ns: 'N', queue: 'in' }, dst, consumer: {} });
@@ -55,7 +55,7 @@ describe('The exchanges of a server', () => {
     client.close();
     assert.equal(await first.stop(), 0);
     await folder.write('q.json', { ...config, selectors: 'off' });
-    const second = await folder.serve(['--config', 'q.json']);
+    const second = await folder.serve(['--config', 'q.json'], { ownProcess: true });
     const again = as(second);
     assert.equal((await again.request('GET', '/x/selecting')).status, 200);
     assert.equal(threadsOf(second.pid).includes('selectors'), false);

@@ -18,7 +18,7 @@ describe('The log', () => {
   let folder: Folder;
 
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
     await folder.write('q.json', CONFIG);
     await folder.write('access.json', { ...CONFIG, stomp: { port: 0 }, log: { access: true } });
     await folder.write('debug.json', { ...CONFIG, stomp: { port: 0 }, log: { level: 'debug' } });
@@ -91,7 +91,7 @@ describe('The log', () => {
   });
 
   it('contains logins, rejected requests with their codes, and connections at level debug, but no content', async () => {
-    const program = await folder.serve(['--config', 'debug.json']);
+    const program = await folder.serve(['--config', 'debug.json'], { ownProcess: true });
     await request(program, 'ann:ann', 'PUT', '/q/N/a?delay=CANARY');
     await request(program, 'ann:ann', 'GET', '/q/N/a?to=0');
     const client = await stomp(program, 'ann');
@@ -111,7 +111,8 @@ describe('The log', () => {
   });
 
   it('is text in a pipe if log.format is text', async () => {
-    const program = await folder.serve(['--config', 'q.json'], { env: { QUAYSIDE_LOG__FORMAT: 'text' } });
+    const env = { QUAYSIDE_LOG__FORMAT: 'text' };
+    const program = await folder.serve(['--config', 'q.json'], { env, ownProcess: true });
     await program.untilPrinted(
       /^\d\d:\d\d:\d\d\.\d{3} INFO {2}listening {2}event=start {2}pid=\d+ {2}url=http:\S+$/m,
     );
@@ -121,7 +122,8 @@ describe('The log', () => {
 
   it('masks a secret in an Origin that ends in an escaped character, in both formats', async () => {
     for (const format of ['text', 'json']) {
-      const program = await folder.serve(['--config', 'q.json'], { env: { QUAYSIDE_LOG__FORMAT: format } });
+      const env = { QUAYSIDE_LOG__FORMAT: format };
+      const program = await folder.serve(['--config', 'q.json'], { env, ownProcess: true });
       await request(program, null, 'GET', '/livez', { origin: 'x://h?token=1"' });
       if (format === 'text') await program.untilPrinted(/x:\/\/h\?token=\*\*\*/);
       else {

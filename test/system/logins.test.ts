@@ -11,7 +11,7 @@ describe('Logins behind a proxy', () => {
   let folder: Folder;
 
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
     await folder.write('trusted.json', {
       http: { users: USERS, trustedProxies: ['127.0.0.0/8'] },
       namespaces: NAMESPACES,

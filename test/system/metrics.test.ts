@@ -29,7 +29,7 @@ describe('The metrics of a server', () => {
     (await of.request('GET', '/metrics')).body.toString('utf8');
 
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
     await folder.write('q.json', CONFIG);
     program = await folder.serve(['--config', 'q.json']);
     client = new QueueClient({ url: program.url });

@@ -151,7 +151,7 @@ describe('The pid file', () => {
   ] as const) {
     it(`${what} is overwritten without a warning`, async () => {
       await writeFile(pidFile(), content);
-      const program = await folder.serve(['--config', 'q.json']);
+      const program = await folder.serve(['--config', 'q.json'], { ownProcess: false });
       await program.untilPrinted(/reloads/);
       assert.equal(await readFile(pidFile(), 'utf8'), `${program.pid}\n`);
       assert.ok(!program.stderr.includes('quayside.pid'), program.stderr);
@@ -175,7 +175,7 @@ describe('The pid file', () => {
 
   it('that cannot be written causes a warning, but the server runs', async () => {
     await mkdir(join(pidFile(), 'x'), { recursive: true });
-    const program = await folder.serve(['--config', 'q.json']);
+    const program = await folder.serve(['--config', 'q.json'], { ownProcess: false });
     await program.untilPrinted(/reloads/);
     await program.untilLogged((lines) => lines.some(({ msg }) => String(msg).includes('cannot be written')));
     assert.equal(await program.stop(), 0);

@@ -11,7 +11,7 @@ describe('The files of a server', { skip }, () => {
   let folder: Folder;
 
   beforeEach(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
 
   afterEach(() => folder.dispose());

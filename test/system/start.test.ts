@@ -60,7 +60,7 @@ describe('A start', () => {
   });
 
   it('serves a simple namespace N and a stream namespace events', async () => {
-    const program = await folder.serve([]);
+    const program = await folder.serve([], { ownProcess: false });
     const client = new QueueClient({ url: program.url, credentials: `admin:${passwordOf(program)}` });
     const types: string[] = [];
     for (const namespace of jsonOf<string[]>(await client.namespaces())) {
@@ -121,11 +121,11 @@ describe('A start', () => {
   });
 
   it('warns of users in users.json that the users of the configuration replace', async () => {
-    const first = await folder.serve([]);
+    const first = await folder.serve([], { ownProcess: false });
     const password = passwordOf(first);
     await first.stop();
     await folder.write('q.yaml', 'http: { users: { test1: test1 } }');
-    const program = await folder.serve(['--config', 'q.yaml']);
+    const program = await folder.serve(['--config', 'q.yaml'], { ownProcess: false });
     assert.equal(await statusAs(program, `admin:${password}`), 401);
     const isWarning = ({ msg }: Record<string, unknown>): boolean =>
       String(msg).includes('users.json is not used');
@@ -138,7 +138,7 @@ describe('A start', () => {
     );
     assert.equal(await program.stop(), 0);
     await folder.write('q.yaml', 'http: { users: { admin: other } }');
-    const named = await folder.serve(['--config', 'q.yaml']);
+    const named = await folder.serve(['--config', 'q.yaml'], { ownProcess: false });
     assert.ok(!named.stderr.includes('users.json is not used'));
     assert.equal(await named.stop(), 0);
   });
@@ -153,7 +153,7 @@ describe('hash-password', () => {
   let folder: Folder;
 
   beforeEach(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
 
   afterEach(() => folder.dispose());
@@ -161,6 +161,7 @@ describe('hash-password', () => {
   it('reads a password from standard input and prints a hash that logs in', async () => {
     const { code, stdout, stderr } = await folder.run(['hash-password'], {
       input: 'a long enough password\n',
+      ownProcess: true,
     });
     assert.equal(code, 0);
     assert.equal(stderr, '');

@@ -15,7 +15,7 @@ const CONFIG = {
 describe('Statistics', () => {
   let folder: Folder;
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
     await folder.write('q.json', CONFIG);
   });
   after(() => folder.dispose());

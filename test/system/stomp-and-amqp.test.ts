@@ -7,7 +7,7 @@ import { AmqpClient, textOf } from '../amqp/client.ts';
 import { StompClient } from '../stomp/client.ts';
 import { CertificateAuthority, writeCertificate } from '../support/certificate.ts';
 import { until } from '../support/until.ts';
-import { Folder, type Program } from './program.ts';
+import { Folder, type Program, type ProgramOptions } from './program.ts';
 
 const USERS = { test1: 'test1' };
 const LOGIN = { login: 'test1', passcode: 'test1' };
@@ -26,15 +26,15 @@ describe('STOMP and AMQP in the server', () => {
   let folder: Folder;
 
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
   after(() => folder.dispose());
 
   /** Starts a server with these sections of the configuration, `stomp` and `amqp` among them. */
-  const serve = async (name: string, sections: object): Promise<Program> => {
+  const serve = async (name: string, sections: object, options: ProgramOptions = {}): Promise<Program> => {
     const namespaces = { N: { url: 'sqlite::memory:' } };
     await folder.write(name, { http: { users: USERS }, namespaces, ...sections });
-    return folder.serve(['--config', name]);
+    return folder.serve(['--config', name], options);
   };
 
   const call = (program: Program, path: string, method = 'GET'): Promise<Response> =>
@@ -68,7 +68,7 @@ describe('STOMP and AMQP in the server', () => {
   });
 
   it('share users, queues, consumer lists and metrics with HTTP', async () => {
-    const program = await serve('on.json', BOTH);
+    const program = await serve('on.json', BOTH, { ownProcess: true });
     const stomp = await StompClient.login(stompPort(program), '1.2', LOGIN);
     await stomp.ask('SUBSCRIBE', { destination: '/q/N/s', id: 's' });
     const amqp = await AmqpClient.open(amqpPort(program), 'test1');

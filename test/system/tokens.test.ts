@@ -83,7 +83,7 @@ describe('API tokens in the server', () => {
     });
 
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
     await write({ N: ['read', 'write'] });
     server = await folder.serve(['--config', 'q.json']);
     ann = new QueueClient({ url: () => server.url, credentials: 'ann:pw' });

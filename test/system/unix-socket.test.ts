@@ -14,7 +14,7 @@ describe('A Unix socket as http.host', { skip }, () => {
   let path: string;
 
   beforeEach(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
     path = folder.file('quayside.sock');
     const http = { host: path, users: { ann: 'ann' }, trustedProxies: ['unix:'] };
     await folder.write('q.json', { http, namespaces: { N: { url: 'sqlite::memory:' } } });
@@ -23,7 +23,7 @@ describe('A Unix socket as http.host', { skip }, () => {
   afterEach(() => folder.dispose());
 
   it('serves HTTP to its owner and group, and is removed at the stop', async () => {
-    const program = await folder.serve(['--config', 'q.json']);
+    const program = await folder.serve(['--config', 'q.json'], { ownProcess: true });
     assert.match(program.stdout, new RegExp(`listens on unix:${path}\n`));
     assert.equal((await stat(path)).mode & 0o777, 0o660);
     assert.equal(await statusOver(path, 'ann:ann'), 200);
@@ -35,7 +35,7 @@ describe('A Unix socket as http.host', { skip }, () => {
   });
 
   it('left by a crash is replaced', async () => {
-    const first = await folder.serve(['--config', 'q.json']);
+    const first = await folder.serve(['--config', 'q.json'], { ownProcess: true });
     await first.kill();
     assert.ok((await stat(path)).isSocket());
     const second = await folder.serve(['--config', 'q.json']);
@@ -44,7 +44,7 @@ describe('A Unix socket as http.host', { skip }, () => {
   });
 
   it('in use by another server is rejected, without affecting that server', async () => {
-    const first = await folder.serve(['--config', 'q.json']);
+    const first = await folder.serve(['--config', 'q.json'], { ownProcess: true });
     const second = await folder.run(['--config', 'q.json']);
     assert.equal(second.code, 2);
     assert.match(

@@ -9,7 +9,7 @@ const MANAGER = { password: 'p', rights: { N: ['read', 'manage'] } };
 describe('A reload of the users', () => {
   let folder: Folder;
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
   after(() => folder.dispose());
 
@@ -80,7 +80,7 @@ describe('A reload of the users', () => {
 describe('A password in a file', () => {
   let folder: Folder;
   before(async () => {
-    folder = await Folder.create();
+    folder = await Folder.create({ ownProcesses: false });
   });
   after(() => folder.dispose());
 
