@@ -6,7 +6,7 @@ import { GivenTime } from '../../src/engines/redis/settings.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 import type { DurableTestEngine, EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 import { FakeClock, patient } from '../support/clock.ts';
-import { type RedisServer, startRedis } from '../support/redis-servers.ts';
+import { type RedisSentinel, type RedisServer, startRedis } from '../support/redis-servers.ts';
 import {
   RUN_SERVERS,
   startSharedCluster,
@@ -102,9 +102,14 @@ export function standalone(): Promise<RedisServer> {
 
 export const sharedRedis = urlOfShared(RUN_SERVERS.redis, async () => (await standalone()).url);
 const clusterUrl = urlOfShared(RUN_SERVERS.cluster, async () => (await startSharedCluster()).url);
-const sentinelUrl = urlOfShared(RUN_SERVERS.sentinel, async () => (await startSharedSentinel()).url);
 export const sharedCluster = async (): Promise<string> => ignoringReplicas(await clusterUrl());
-const sharedSentinel = async (): Promise<string> => ignoringReplicas(await sentinelUrl());
+let sentinel: Promise<RedisSentinel> | null = null;
+
+/** Shared by this process alone: only two processes of `npm test` use Sentinels, which poll without end. */
+async function sharedSentinel(): Promise<string> {
+  sentinel ??= startSharedSentinel();
+  return ignoringReplicas((await sentinel).url);
+}
 
 /**
  * Adds `wait=0`: on a busy machine a replica may take longer than a write waits for it, which leaves the write's

@@ -4,7 +4,9 @@
  * use these servers, each under its own prefix or schema. Tests that kill, freeze, configure or count on a server start
  * their own. Without this set-up, as in `node --test FILE`, each process starts what it needs.
  */
-import { rmSync } from 'node:fs';
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { MEMORY_DISK } from './memory-disk.ts';
 import { POSTGRES_TEMPLATE, PostgresServer } from './postgres-server.ts';
 import {
   type RedisCluster,
@@ -14,13 +16,13 @@ import {
   startRedis,
   startSentinel,
 } from './redis-servers.ts';
+import type { Bundle } from './server-bundle.ts';
 import { COMPILE_CACHE, RUN_PROGRAM } from './server-command.ts';
 
 /** Environment variables that pass the addresses of the run's servers to its test processes. */
 export const RUN_SERVERS = {
   redis: 'TEST_RUN_REDIS',
   cluster: 'TEST_RUN_REDIS_CLUSTER',
-  sentinel: 'TEST_RUN_REDIS_SENTINEL',
   postgres: 'TEST_RUN_POSTGRES',
 } as const;
 
@@ -59,33 +61,21 @@ export function withParameter(url: string, name: string, value: string): string 
 
 const stops: (() => unknown)[] = [];
 
+/** Starts everything at once: Redis forms its cluster in seconds, in which Vite bundles the server. */
 export async function globalSetup(): Promise<void> {
+  moveTemporaryFiles();
   // Each test process loads the same few hundred files.
   process.env.NODE_COMPILE_CACHE = COMPILE_CACHE;
-  await import('../../scripts/console.ts');
-  // Imported only here, since it loads Vite.
-  const { bundleServer, warmBundle } = await import('./server-bundle.ts');
-  const bundle = await bundleServer();
-  stops.push(() => rmSync(bundle.folder, { recursive: true, force: true }));
-  const template = PostgresServer.makeTemplate();
-  stops.push(() => rmSync(template, { recursive: true, force: true }));
-  process.env[POSTGRES_TEMPLATE] = template;
-  const [redis, cluster, sentinel, postgres] = await Promise.all([
-    startSharedRedis(),
-    startSharedCluster(),
-    startSharedSentinel(),
-    startSharedPostgres(),
+  const [redis, cluster, bundle, postgres] = await Promise.all([
+    stopLater(startSharedRedis(), (server) => server.stop()),
+    stopLater(startSharedCluster(), (servers) => servers.stop()),
+    stopLater(bundled(), ({ folder }) => rmSync(folder, { recursive: true, force: true })),
+    stopLater(startPostgres(), (server) => server.dispose()),
   ]);
-  stops.push(
-    () => redis.stop(),
-    () => cluster.stop(),
-    () => sentinel.stop(),
-    () => postgres.dispose(),
-  );
   process.env[RUN_SERVERS.redis] = redis.url;
   process.env[RUN_SERVERS.cluster] = cluster.url;
-  process.env[RUN_SERVERS.sentinel] = sentinel.url;
   process.env[RUN_SERVERS.postgres] = postgres.url();
+  const { warmBundle } = await import('./server-bundle.ts');
   await warmBundle(bundle, [
     'sqlite:N.db',
     withParameter(redis.url, 'prefix', 'warm:'),
@@ -96,4 +86,34 @@ export async function globalSetup(): Promise<void> {
 
 export async function globalTeardown(): Promise<void> {
   await Promise.all(stops.splice(0).map((stop) => stop()));
+}
+
+async function stopLater<T>(starting: Promise<T>, stop: (started: T) => unknown): Promise<T> {
+  const started = await starting;
+  stops.push(() => stop(started));
+  return started;
+}
+
+/** Makes the temporary folder of this process, and of those that it starts, one in memory, if the machine has enough. */
+function moveTemporaryFiles(): void {
+  if (MEMORY_DISK === null) return;
+  const folder = mkdtempSync(join(MEMORY_DISK, 'quayside-run-'));
+  // PostgreSQL runs as another user, which reads certificates of tests.
+  chmodSync(folder, 0o755);
+  process.env.TMPDIR = folder;
+  process.once('exit', () => rmSync(folder, { recursive: true, force: true, maxRetries: 5 }));
+}
+
+async function bundled(): Promise<Bundle> {
+  await import('../../scripts/console.ts');
+  // Imported only here, since it loads Vite.
+  const { bundleServer } = await import('./server-bundle.ts');
+  return bundleServer();
+}
+
+async function startPostgres(): Promise<PostgresServer> {
+  const template = await PostgresServer.makeTemplate();
+  stops.push(() => rmSync(template, { recursive: true, force: true }));
+  process.env[POSTGRES_TEMPLATE] = template;
+  return startSharedPostgres();
 }
