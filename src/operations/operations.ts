@@ -417,6 +417,7 @@ export class BulkOperations implements Service {
       progress = stored === null ? null : toProgress(stored.value);
       // No progress: the operation may have just ended.
       if (stored === null) await this.#caches.of(definitions).read(id);
+      else if (this.#cached(definitions, id)?.operation.end === null) this.#watch(id, stored);
     }
     const latest = this.#cached(definitions, id)?.operation ?? operation;
     return (viewer) => operationRecord(id, latest, progress, viewer);
@@ -569,11 +570,7 @@ export class BulkOperations implements Service {
     if (!isHere && !operation.isCancelled) return;
     const stored = await definitions.get('operation-progress', id);
     const before = stored === null ? null : { progress: toProgress(stored.value), version: stored.version };
-    const version = stored?.version ?? null;
-    const seen = this.#seen.get(id);
-    const since = seen === undefined || seen.version !== version ? clock.monotonic() : seen.since;
-    this.#seen.set(id, { version, since, progress: before?.progress ?? null });
-    const silentMs = clock.monotonic() - since;
+    const silentMs = clock.monotonic() - this.#watch(id, stored).since;
     const isAbandoned = operation.isCancelled && silentMs >= ABANDONED_MS;
     if (!isHere && !isAbandoned) return;
     const isAlone = isStart && namespace?.isShared === false;
@@ -584,6 +581,16 @@ export class BulkOperations implements Service {
     if (isHere) this.#run(id, { ...found, operation: toOperation(latest.value) }, before);
     if (this.#runs.has(id)) this.#seen.delete(id);
     else if (isAbandoned && this.#stopping === null) await this.#abandon(id, found, before?.progress ?? null);
+  }
+
+  /** Notes the progress that was read of an operation of another node. */
+  #watch(id: string, stored: Definition | null): SilenceWatch {
+    const version = stored?.version ?? null;
+    const seen = this.#seen.get(id);
+    const since = seen?.version === version ? seen.since : this.#options.clock.monotonic();
+    const watch = { version, since, progress: stored === null ? null : toProgress(stored.value) };
+    this.#seen.set(id, watch);
+    return watch;
   }
 
   /** Ends a cancelled operation that no node can run. */

@@ -362,7 +362,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations that are taken over',
     edits: edit(
       'operations/operations.ts',
-      'const silentMs = clock.monotonic() - since;',
+      'const silentMs = clock.monotonic() - this.#watch(id, stored).since;',
       'const silentMs = SILENT_MS;',
     ),
   },

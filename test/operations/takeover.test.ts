@@ -327,39 +327,48 @@ describe('A bulk operation whose target no node serves', () => {
 });
 
 describe('A list of bulk operations', () => {
-  it('has those of an unavailable engine, with the progress that the node saw last', async () => {
-    const sandbox = sharedSandbox();
-    const policy = plain('N');
-    const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
-    const shared = betweenProcesses(opened.engine);
-    let isAway = false;
-    const engine = engineWithDefinitions(shared, (real) => ({
-      get: async (kind, key) => {
-        if (isAway) throw new QuaysideError('storage-unavailable', 'planted');
-        return real.get(kind, key);
-      },
-    }));
-    const runs = await new OperationNode([{ policy, engine: shared }], opened.clock, sandbox, 1).start();
-    const lists = await new OperationNode([{ policy, engine }], opened.clock, sandbox, 2).start();
-    const listed = () => lists.operations.list({ ns: null, queue: null, state: null }, OPERATOR);
-    try {
-      await runs.insertMany('N', 'q', COUNT);
-      const id = await runs.create({ action: 'delete', source: { ns: 'N', queue: 'q' }, rate: 1 });
-      await until(async () => {
-        if ((await listed())[0]?.changed === 5) return true;
-        await opened.passTime(250);
-        return false;
-      });
-      isAway = true;
-      const [operation] = await listed();
-      assert.deepEqual([operation?.id, operation?.state], [id, 'running']);
-      assert.ok((operation?.changed ?? 0) > 0);
-      isAway = false;
-    } finally {
-      await lists.stop();
-      await runs.stop();
-      await sandbox.stop();
-      await opened.close();
-    }
-  });
+  for (const [which, served] of [
+    ['', 'N'],
+    [', even in a namespace that this node does not serve', 'M'],
+  ] as const) {
+    it(`has those of an unavailable engine${which}, with the progress that the node saw last`, async () => {
+      const sandbox = sharedSandbox();
+      const policy = plain('N');
+      const opened = await MEMORY_SQLITE.open({ namespaces: [policy, plain('M')] });
+      const shared = betweenProcesses(opened.engine);
+      let isAway = false;
+      const engine = engineWithDefinitions(shared, (real) => ({
+        get: async (kind, key) => {
+          if (isAway) throw new QuaysideError('storage-unavailable', 'planted');
+          return real.get(kind, key);
+        },
+      }));
+      const runs = await new OperationNode([{ policy, engine: shared }], opened.clock, sandbox, 1).start();
+      const lists = await new OperationNode(
+        [{ policy: plain(served), engine }],
+        opened.clock,
+        sandbox,
+        2,
+      ).start();
+      const listed = () => lists.operations.list({ ns: null, queue: null, state: null }, OPERATOR);
+      try {
+        await runs.insertMany('N', 'q', COUNT);
+        const id = await runs.create({ action: 'delete', source: { ns: 'N', queue: 'q' }, rate: 1 });
+        await until(async () => {
+          if ((await listed())[0]?.changed === 5) return true;
+          await opened.passTime(250);
+          return false;
+        });
+        isAway = true;
+        const [operation] = await listed();
+        assert.deepEqual([operation?.id, operation?.state, operation?.changed], [id, 'running', 5]);
+        isAway = false;
+      } finally {
+        await lists.stop();
+        await runs.stop();
+        await sandbox.stop();
+        await opened.close();
+      }
+    });
+  }
 });
