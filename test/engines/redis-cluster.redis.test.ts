@@ -330,7 +330,7 @@ describe('The Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  it('answers an insert of an element that expires after two seconds, although the server of the sweep lists is silent', async () => {
+  it('answers an insert of an element that expires after two seconds, and a read in its batch immediately, although a silent server has the lists', async () => {
     const prefix = prefixOnThird(0);
     const ownClock = new FakeClock();
     const engine = await open(prefix, null, ownClock);
@@ -342,6 +342,7 @@ describe('The Redis engine on a cluster', () => {
     const expiresAt = storage.now(queue) + 3_600_000;
     const inserting = storage.insert(queue, [newElement({ expiresAt })]);
     assert.equal((await storage.counts(queue)).ready, 2);
+    assert.deepEqual(await settledOf([inserting]), [false]);
     ownClock.advance(2_000);
     await turns();
     assert.deepEqual(await settledOf([inserting]), [true]);

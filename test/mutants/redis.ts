@@ -341,6 +341,17 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a read waits until the elements that expire in its batch are listed',
+    suite: 'redis cluster',
+    edits: [
+      inRedis(
+        'batcher.ts',
+        'else if (creates === true || leaseMs !== undefined) awaited = registered;',
+        'else awaited = registered;',
+      ),
+    ],
+  },
+  {
     name: 'a sweep forgets the session that its own batch writes',
     suite: 'redis upkeep',
     edits: [inRedis('library/sweep.lua', '      q.session = nil\n', '')],

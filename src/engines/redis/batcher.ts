@@ -519,7 +519,12 @@ class Batcher {
     const registeredAndMoved = moved === null ? registered : Promise.all([registered, moved]).then(() => {});
     for (const { calls, values, error } of decoded) {
       for (const [at, call] of calls.entries()) {
-        call.settleAfter(call.options.moves === true ? registeredAndMoved : registered, error ?? values[at]);
+        const { moves, creates, leaseMs } = call.options;
+        let awaited: Promise<void> | null = null;
+        if (moves === true) awaited = registeredAndMoved;
+        // Other calls must not wait for another server because of those in their batch.
+        else if (creates === true || leaseMs !== undefined) awaited = registered;
+        call.settleAfter(awaited, error ?? values[at]);
       }
     }
     for (const call of retried) call.batch = null;
