@@ -36,7 +36,7 @@ const STATES: Record<DeliveryState, { readonly where: string; readonly moment: s
  * The index of reserved deliveries has those of all queues, so it is only read if the queue has some, and if the
  * waiting ones do not fill the page.
  */
-function scanStatement(bodies: boolean, byIds: boolean): Statement {
+function scanStatement(bodies: boolean, byIds: boolean, includesReserved: boolean): Statement {
   const from = byIds ? BY_IDS : 'delivery d';
   const [ready, scheduled, reserved] = DELIVERY_STATES.map((state, place) => {
     const { where, moment } = STATES[state];
@@ -45,16 +45,18 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
       ORDER BY ${moment}, d.seq LIMIT $5::int + 1)`;
   });
   return {
-    name: `scan${bodies ? '' : ' without bodies'}${byIds ? ' by ids' : ''}`,
+    name: `scan${bodies ? '' : ' without bodies'}${byIds ? ' by ids' : ''}${includesReserved ? '' : ' of waiting'}`,
     text: `${withList(
       NOW,
       's AS MATERIALIZED (SELECT * FROM unnest($2::int[], $3::bigint[], $4::bigint[]) AS s(state, from_moment, from_seq))',
       `waiting AS MATERIALIZED (SELECT x.* FROM t CROSS JOIN s CROSS JOIN LATERAL (${ready} UNION ALL ${scheduled}) x
         ORDER BY 1, 3, 4 LIMIT $5::int + 1)`,
-      `leased AS MATERIALIZED (SELECT x.* FROM s CROSS JOIN LATERAL ${reserved} x
-        WHERE (SELECT coalesce(sum(y.reserved), 0) FROM counter y WHERE y.subscription = $1::bigint) <> 0
+      includesReserved &&
+        `leased AS MATERIALIZED (SELECT x.* FROM s CROSS JOIN LATERAL ${reserved} x
+        WHERE (SELECT coalesce(sum(y.reserved), 0) FROM counter y
+          WHERE y.subscription = $1::bigint AND y.id >= $${byIds ? 7 : 6}::bigint) <> 0
         LIMIT $5::int + 1 - (SELECT count(*) FROM waiting))`,
-      'p AS MATERIALIZED (SELECT * FROM waiting UNION ALL SELECT * FROM leased)',
+      `p AS MATERIALIZED (SELECT * FROM waiting${includesReserved ? ' UNION ALL SELECT * FROM leased' : ''})`,
       `k AS MATERIALIZED (SELECT p.*, row_number() OVER w AS place, ${bodies ? 'sum(p.bytes) OVER w - p.bytes' : '0'} AS before
         FROM p WINDOW w AS (ORDER BY p.state, p.moment, p.seq))`,
     )}
@@ -78,8 +80,8 @@ type ScanOperation = Operation<ScanItem, ScanPage>;
 
 /** One page per statement: pages are requested by people, one at a time. */
 export function scanOperations(context: Context): (item: ScanItem) => ScanOperation {
-  const operation = (bodies: boolean, byIds: boolean): ScanOperation => {
-    const statement = scanStatement(bodies, byIds);
+  const operation = (bodies: boolean, byIds: boolean, includesReserved: boolean): ScanOperation => {
+    const statement = scanStatement(bodies, byIds, includesReserved);
     return {
       statement,
       changes: false,
@@ -94,13 +96,14 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
           int8Array(starts.map(({ seq }) => seq)),
           String(item.limit),
           ...(item.ids === undefined ? [] : [int8Array(seqsOf(context, item.ids))]),
+          ...(includesReserved ? [String(context.registry.counterWatermark.from)] : []),
         ];
         return { values, read: (rows) => [readPage(context, item, rows)] };
       },
     };
   };
   const operations = variantsByFlags(operation);
-  return ({ bodies, ids }) => operations(bodies, ids !== undefined);
+  return ({ bodies, ids, states }) => operations(bodies, ids !== undefined, states.includes('reserved'));
 }
 
 /** The sequence numbers of those ids that this store may have issued. */
