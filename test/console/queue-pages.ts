@@ -247,11 +247,18 @@ export function queuePages(opened: () => OpenedConsole): void {
       address: '',
       since: new Date().toISOString(),
     };
-    const sessions = [{ node: 'n', ...session, consumers: Array.from({ length: 30 }, () => consumer) }];
+    const consumers = [...Array.from({ length: 29 }, () => consumer), { ...consumer, queue: 'after-all' }];
+    const sessions = [{ node: 'n', ...session, consumers }];
     const json = { node: 'n', missing: [], total: 1, sessions };
     await page.route('**/sessions?*', (route) => route.fulfill({ json }));
     await page.getByLabel('Filter clients').fill('AFTER admin');
     await page.getByText('and 10 more').waitFor();
+    // Those that the filter names come first.
+    await page
+      .getByLabel('Sessions of STOMP and AMQP')
+      .last()
+      .getByRole('link', { name: 'after-all' })
+      .waitFor();
     await rows.filter({ hasText: 'after-all' }).waitFor();
     assert.equal(await rows.count(), 1);
     await page.getByLabel('Filter clients').fill('nowhere');

@@ -40,7 +40,7 @@ export function Clients() {
         {([consumers, sessions]) => (
           <>
             <WaitingNow waiting={consumers} isFiltered={filter !== ''} reload={clients.reload} />
-            <SessionList list={sessions} isFiltered={filter !== ''} />
+            <SessionList list={sessions} filter={filter} />
           </>
         )}
       </Loaded>
@@ -104,7 +104,18 @@ function NothingMatches({ what }: { readonly what: string }) {
   );
 }
 
-function SessionList({ list, isFiltered }: { readonly list: Sessions; readonly isFiltered: boolean }) {
+/** The consumers of a session. If it has many, those come first in which most words of the filter are found. */
+function foundFirst(consumers: SessionRow['consumers'], filter: string): SessionRow['consumers'] {
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  if (words.length === 0 || consumers.length <= MAX_CONSUMERS) return consumers;
+  const ranked = consumers.map((consumer) => {
+    const text = [consumer.ns, consumer.queue, consumer.group ?? ''].join('\n').toLowerCase();
+    return { consumer, found: words.filter((word) => text.includes(word)).length };
+  });
+  return ranked.sort((a, b) => b.found - a.found).map(({ consumer }) => consumer);
+}
+
+function SessionList({ list, filter }: { readonly list: Sessions; readonly filter: string }) {
   const { sessions } = list;
   const isAdministrator = session.value?.isAdministrator === true;
   return (
@@ -118,7 +129,7 @@ function SessionList({ list, isFiltered }: { readonly list: Sessions; readonly i
         isLow
         rows={sessions}
         empty={
-          isFiltered ? (
+          filter !== '' ? (
             <NothingMatches what="session" />
           ) : (
             <Empty
@@ -144,12 +155,14 @@ function SessionList({ list, isFiltered }: { readonly list: Sessions; readonly i
             title: 'Consumes: unacknowledged of window',
             cell: ({ consumers }) => (
               <>
-                {consumers.slice(0, MAX_CONSUMERS).map(({ ns, queue, window, unacknowledged }, i) => (
-                  <div key={i}>
-                    <QueueLink ns={ns} queue={queue} /> {count(unacknowledged)} of{' '}
-                    {window === null ? '–' : count(window)}
-                  </div>
-                ))}
+                {foundFirst(consumers, filter)
+                  .slice(0, MAX_CONSUMERS)
+                  .map(({ ns, queue, window, unacknowledged }, i) => (
+                    <div key={i}>
+                      <QueueLink ns={ns} queue={queue} /> {count(unacknowledged)} of{' '}
+                      {window === null ? '–' : count(window)}
+                    </div>
+                  ))}
                 {consumers.length > MAX_CONSUMERS && (
                   <span class="muted">and {count(consumers.length - MAX_CONSUMERS)} more</span>
                 )}
