@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import type { Page } from 'playwright-core';
 import type { OpenedConsole } from './opened.ts';
+import { setHidden } from './refreshing.ts';
 
 /** Shows, finds and clones elements unchanged. */
 export function contents(opened: () => OpenedConsole): void {
@@ -251,10 +252,30 @@ export function contents(opened: () => OpenedConsole): void {
     assert.ok(box !== null && box.x + box.width <= 390, JSON.stringify(box));
   });
 
+  it('shows some of many dead-letter queues, and more on demand', async () => {
+    const one = { ns: 'jobs', count: 1, oldest: null, reasons: [], sources: [], looked: 1, complete: true };
+    const queues = Array.from({ length: 120 }, (_, i) => ({ ...one, queue: `dead-${i}` }));
+    const page = await opened().page('#/users');
+    const json = { queues, complete: true, unavailable: [] };
+    await page.route('**/dead-letters', (route) => route.fulfill({ json }));
+    await page.goto(`${opened().server.url}/console/#/dead-letters`);
+    await page.getByText('120 dead letters').waitFor();
+    const links = page.getByRole('link', { name: /^dead-\d+$/ });
+    assert.equal(await links.count(), 50);
+    await page.getByRole('button', { name: '70 more queues' }).click();
+    await page.getByRole('button', { name: '20 more queues' }).click();
+    await links.nth(119).waitFor();
+    assert.equal(await page.getByRole('button', { name: /more queue/ }).count(), 0);
+  });
+
   it('says that not all dead-letter queues are listed if there are too many', async () => {
     const page = await opened().page('#/users');
     const json = { queues: [], complete: false, unavailable: [] };
-    await page.route('**/dead-letters', (route) => route.fulfill({ json }));
+    let reads = 0;
+    await page.route('**/dead-letters', (route) => {
+      reads += 1;
+      return route.fulfill({ json });
+    });
     await page.goto(`${opened().server.url}/console/#/dead-letters`);
     await page.getByRole('alert').filter({ hasText: 'Not all dead-letter queues are listed' }).waitFor();
     assert.equal(await page.getByText('There are no dead letters').count(), 0);
@@ -263,6 +284,15 @@ export function contents(opened: () => OpenedConsole): void {
       .getByRole('link', { name: /^Dead letters \d/ })
       .getByText('not of all queues')
       .waitFor();
+    // To read them again takes the server a second. The second turn waits for what the first would have caused.
+    const before = reads;
+    for (let turn = 0; turn < 2; turn += 1) {
+      await setHidden(page, true);
+      await page.getByRole('button', { name: 'Refresh: Resting' }).waitFor();
+      await setHidden(page, false);
+      await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    }
+    assert.equal(reads, before);
   });
 
   it('labels the marks of chart axes with their exact numbers', async () => {

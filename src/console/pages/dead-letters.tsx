@@ -18,6 +18,9 @@ import { QueueLink } from '../ui/queue-links.tsx';
 import { Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
+/** Dead-letter queues that are shown initially, and with each click: there may be 1,000, each with 200 rows. */
+const SHOWN_QUEUES = 50;
+
 /** The dead letters of all namespaces, by reason and by source, and their redrive. */
 export function DeadLetters() {
   const summary = useGet<DeadLetterSummary>('dead-letters', { everyMs: 15_000 });
@@ -26,6 +29,7 @@ export function DeadLetters() {
   const leftOut = summary.value === null ? null : leftOutOf(summary.value);
   const held = all?.filter((one) => one.count > 0) ?? [];
   const total = held.reduce((sum, one) => sum + one.count, 0);
+  const shown = useSignal(SHOWN_QUEUES);
   return (
     <>
       <div class="page-head">
@@ -51,13 +55,18 @@ export function DeadLetters() {
           )}
         </section>
       )}
-      {held.map((one) => (
+      {held.slice(0, shown.value).map((one) => (
         <QueueOfDeadLetters
           key={keyOf(one)}
           of={one}
           onRedrive={(where) => (redriven.value = { of: one, where })}
         />
       ))}
+      {held.length > shown.value && (
+        <Button class="link" onClick={() => (shown.value += SHOWN_QUEUES)}>
+          {several(held.length - shown.value, 'more queue')}
+        </Button>
+      )}
       {redriven.value !== null && (
         <OperationDialog
           action="redrive"

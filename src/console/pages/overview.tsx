@@ -45,7 +45,7 @@ export function Overview() {
   // Read only once: examining 20,000 dead letters takes the server a second. The stream updates their number.
   const dead = useGet<DeadLetters>('dead-letters');
   useReconnect(() => {
-    if (dead.value?.complete === false) dead.reload();
+    if (dead.value !== null && dead.value.unavailable.length > 0) dead.reload();
   });
   const engines = useGet<Engines>('engines', { everyMs: 15_000 });
   const totals = useComputed(() => {
