@@ -179,6 +179,8 @@ export function contents(opened: () => OpenedConsole): void {
     assert.ok(search !== null && list !== null && search.x + search.width <= list.x + list.width);
     await page.getByRole('button', { name: /^More of/ }).click();
     await page.getByRole('button', { name: 'Import …' }).click();
+    // The dialog is in the page before it is shown.
+    await page.getByLabel('File').waitFor();
     const file = await page.getByLabel('File').boundingBox();
     assert.ok(file !== null && file.x + file.width <= 320, JSON.stringify(file));
     await page.setViewportSize({ width: 1280, height: 900 });
