@@ -1,4 +1,5 @@
 import { isAscii, isUtf8 } from 'node:buffer';
+import { setImmediate as turn } from 'node:timers/promises';
 import { DELIVERY_STATES, type ElementContent, type GroupName } from '../model/element.ts';
 import { bodyTooLarge, invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
@@ -12,6 +13,8 @@ import type { ExportedElement } from '../operations/transfer.ts';
 import { BytePieces } from '../util/byte-pieces.ts';
 import { quoteBytes, toByteString } from '../util/byte-string.ts';
 import { toMs } from '../util/clock.ts';
+import { isRecord } from '../util/is-record.ts';
+import { endOfString, FEW_VALUES, isParsedFast, JsonScanner, SCAN_STEP } from '../util/json-scanner.ts';
 import { quote } from '../util/quote.ts';
 import {
   allowing,
@@ -20,6 +23,7 @@ import {
   namedObject,
   optional,
   refined,
+  type Schema,
   type Static,
   Type,
 } from '../util/schema.ts';
@@ -42,8 +46,11 @@ interface NumberedElement {
 /** The elements of a body. */
 export interface SentElements {
   readonly place: LineOrPart;
-  /** Reads one element after the other. Throws the error of the next one, with its line or part number. */
-  readonly elements: Iterable<NumberedElement>;
+  /**
+   * Reads one element after the other. Throws the error of the next one, with its line or part number. Null: the next
+   * one takes long, and other requests should be served before the iteration continues.
+   */
+  readonly elements: Iterable<NumberedElement | null>;
 }
 
 /**
@@ -76,9 +83,15 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
   return (body) => ({ place: 'part', elements: readSentParts(body, boundary, bodyLimit) });
 }
 
-function* readLines(body: Buffer, bodyLimit: number): Generator<NumberedElement, void, undefined> {
+function* readLines(body: Buffer, bodyLimit: number): Generator<NumberedElement | null, void, undefined> {
   for (const { number, line } of bodyLines(body, bodyLimit)) {
-    const element = readAt('line', number, () => checkBodySize(readLineElement(line), bodyLimit));
+    let element: GivenElement;
+    try {
+      const object = isParsedFast(line) ? parseLine(line) : yield* parseCostly(line, ElementLine);
+      element = checkBodySize(readLineElement(object), bodyLimit);
+    } catch (error) {
+      throw errorIn('line', number, error);
+    }
     yield { number, element, length: line.length };
   }
 }
@@ -407,12 +420,12 @@ export const ExportLine = namedObject(
 );
 
 /** @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line */
-function readLineElement(line: string): GivenElement {
-  const members = parse(ElementLine, objectIn(line));
+function readLineElement(line: LineObject): GivenElement {
+  const members = parse(ElementLine, line.members);
   const { json, contentType, mature, delay, ttl, groups } = members;
   checkPrefix(members.headers);
   return {
-    body: bodyOf(members, line, BODIES),
+    body: bodyOf(members, line.json, BODIES),
     contentType:
       contentHeaderAt('contentType', 'content-type', contentType) ?? (json === undefined ? null : JSON_TYPE),
     contentEncoding: contentHeaderAt('contentEncoding', 'content-encoding', members.contentEncoding),
@@ -427,17 +440,18 @@ function readLineElement(line: string): GivenElement {
 }
 
 /**
- * Reads a line that `exportedLine` wrote.
+ * Reads a line that `exportedLine` wrote. While one that takes long is read, other requests are served.
  * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`, `body-too-large`; members are named
  * within the line
  */
-export function readExportedLine(line: string, bodyLimit: number): ExportedElement {
-  const members = parse(ExportLine, objectIn(line));
+export async function readExportedLine(line: string, bodyLimit: number): Promise<ExportedElement> {
+  const object = isParsedFast(line) ? parseLine(line) : await inTurns(parseCostly(line, ExportLine));
+  const members = parse(ExportLine, object.members);
   const { id, group, expiresAt, contentType, contentEncoding } = members;
   const element = {
     id,
     group: group?.trim() ?? null,
-    body: bodyOf(members, line, EXPORTED_BODIES),
+    body: bodyOf(members, '', EXPORTED_BODIES),
     contentType: contentHeaderAt('contentType', 'content-type', contentType),
     contentEncoding: contentHeaderAt('contentEncoding', 'content-encoding', contentEncoding),
     headers: headersAt('headers', members.headers, SERVICE_HEADERS),
@@ -449,23 +463,97 @@ export function readExportedLine(line: string, bodyLimit: number): ExportedEleme
   return checkBodySize(element, bodyLimit);
 }
 
-/** Parses a line that must be a JSON object. @throws QuaysideError `invalid-body` */
-function objectIn(line: string): object {
-  const value = parseLine(line);
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
-  throw new QuaysideError('invalid-body', `It is ${quote(value)}, not a JSON object.`);
+/** Completes an iteration; other requests are served after each of its steps. */
+async function inTurns<T>(steps: Iterator<null, T>): Promise<T> {
+  let step = steps.next();
+  for (; step.done !== true; step = steps.next()) await turn();
+  return step.value;
 }
 
-function parseLine(line: string): unknown {
+/** A line that is a JSON object. */
+interface LineObject {
+  /** Of a line that is costly to parse: 0 in place of the value of `json` and those of unknown members. */
+  readonly members: object;
+  /**
+   * The source text of the value of `json`, the last one if it is repeated, as with `JSON.parse`; '' if there is none.
+   * Storing the source keeps the digits of numbers and the order of members.
+   */
+  readonly json: string;
+}
+
+/** @throws QuaysideError `invalid-body` */
+function parseLine(line: string): LineObject {
   try {
-    return JSON.parse(line);
+    const members = objectOf(JSON.parse(line));
+    return { members, json: Object.hasOwn(members, 'json') ? memberSource(line, 'json') : '' };
   } catch (error) {
-    throw new QuaysideError('invalid-body', `It is not JSON: ${quote((error as SyntaxError).message)}.`);
+    throw lineError(error);
   }
 }
 
-/** @param allowed the members that may be the body */
-function bodyOf({ json, text, base64 }: LineBody, line: string, allowed: readonly string[]): Buffer {
+/**
+ * Parses a line that has too many values for `JSON.parse`: only what remains of it without the value of `json`, which
+ * may have any number of values, and those of members that the schema rejects anyway. Yields after each step.
+ * @throws QuaysideError `invalid-body`
+ */
+function* parseCostly(line: string, { properties = {} }: Schema): Generator<null, LineObject, undefined> {
+  const scanner = new JsonScanner(line);
+  try {
+    if (!scanner.isAtObject()) {
+      while (!scanner.value(SCAN_STEP)) yield null;
+      scanner.end();
+      // Not an object: throws an error that shows an array only as such.
+      objectOf(scanner.valueCount > FEW_VALUES ? [0] : JSON.parse(line));
+    }
+    let [rest, restFrom, valueCount, json] = ['', 0, 0, ''];
+    for (let name = scanner.nextMember(); name !== null; name = scanner.nextMember()) {
+      const from = scanner.at;
+      const countBefore = scanner.valueCount;
+      while (!scanner.value(SCAN_STEP)) yield null;
+      const member = unescaped(name);
+      if (member === 'json') json = line.slice(from, scanner.at);
+      if (member !== 'json' && Object.hasOwn(properties, member)) {
+        valueCount += scanner.valueCount - countBefore;
+      } else {
+        rest += `${line.slice(restFrom, from)}0`;
+        restFrom = scanner.at;
+        valueCount += 1;
+      }
+      if (valueCount > FEW_VALUES) throw tooManyValues();
+    }
+    scanner.end();
+    return { members: objectOf(JSON.parse(rest + line.slice(restFrom))), json };
+  } catch (error) {
+    throw lineError(error);
+  }
+}
+
+function tooManyValues(): QuaysideError {
+  const message = `It has more than ${FEW_VALUES} JSON values outside of json. No element needs as many.`;
+  return new QuaysideError('invalid-body', message);
+}
+
+/** @param name of a member, as in the text without its quotes */
+function unescaped(name: string): string {
+  return name.includes('\\') ? (JSON.parse(`"${name}"`) as string) : name;
+}
+
+/** Returns the value of a line, which must be an object. @throws QuaysideError `invalid-body` */
+function objectOf(value: unknown): object {
+  if (isRecord(value)) return value;
+  throw new QuaysideError('invalid-body', `It is ${quote(value)}, not a JSON object.`);
+}
+
+function lineError(error: unknown): unknown {
+  if (!(error instanceof SyntaxError)) return error;
+  return new QuaysideError('invalid-body', `It is not JSON: ${quote(error.message)}.`);
+}
+
+/**
+ * @param jsonText the source of the value of `json`
+ * @param allowed the members that may be the body
+ */
+function bodyOf({ json, text, base64 }: LineBody, jsonText: string, allowed: readonly string[]): Buffer {
   const given = (json === undefined ? 0 : 1) + (text == null ? 0 : 1) + (base64 == null ? 0 : 1);
   if (given !== 1) {
     const what = given === 0 ? 'There is no body' : 'There is more than one body';
@@ -473,7 +561,7 @@ function bodyOf({ json, text, base64 }: LineBody, line: string, allowed: readonl
     throw invalidParameter(allowed[0] ?? '', `${what}. Give one of ${listed}.`);
   }
   if (text != null) return Buffer.from(text);
-  return base64 != null ? Buffer.from(base64, 'base64') : Buffer.from(memberSource(line, 'json'));
+  return base64 != null ? Buffer.from(base64, 'base64') : Buffer.from(jsonText);
 }
 
 type LineBody = Pick<Static<typeof ElementLine>, 'json' | 'text' | 'base64'>;
@@ -492,7 +580,6 @@ function checkPrefix(headers: Readonly<Record<string, string>> | null | undefine
 }
 
 const QUOTE = 0x22;
-const BACKSLASH = 0x5c;
 const COMMA = 0x2c;
 const OPENING = new Set([0x7b, 0x5b]);
 const CLOSING = new Set([0x7d, 0x5d]);
@@ -511,7 +598,7 @@ function memberSource(object: string, member: string): string {
     const name = object.slice(nameAt + 1, nameEnd - 1);
     const valueAt = spaceEnd(object, object.indexOf(':', nameEnd) + 1);
     const valueEnd = endOfValue(object, valueAt);
-    if (name === member || (name.includes('\\') && JSON.parse(`"${name}"`) === member)) {
+    if (unescaped(name) === member) {
       source = object.slice(valueAt, valueEnd);
     }
     at = spaceEnd(object, valueEnd);
@@ -524,18 +611,6 @@ function spaceEnd(text: string, from: number): number {
   let at = from;
   while (text.charCodeAt(at) <= 0x20) at += 1;
   return at;
-}
-
-/**
- * Index behind the closing quote of the string whose opening quote is at `from`; the end of the text if there is none.
- */
-export function endOfString(text: string, from: number): number {
-  for (let at = text.indexOf('"', from + 1); at !== -1; at = text.indexOf('"', at + 1)) {
-    let backslashes = 0;
-    while (text.charCodeAt(at - 1 - backslashes) === BACKSLASH) backslashes += 1;
-    if (backslashes % 2 === 0) return at + 1;
-  }
-  return text.length;
 }
 
 function endOfValue(text: string, from: number): number {

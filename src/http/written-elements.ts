@@ -8,7 +8,7 @@ import type { SearchPage } from '../operations/search.ts';
 import type { ScannedDelivery } from '../operations/transfer.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import { textOfByteString } from '../util/byte-string.ts';
-import { parsedJson } from '../util/parsed-json.ts';
+import { isJson } from '../util/json-scanner.ts';
 import { headerLines } from './route.ts';
 
 // Formats elements for responses: as headers and a body, as lines of JSON, and as parts of `multipart/mixed`.
@@ -141,7 +141,7 @@ function bodyMember(content: ElementContent, asJson: boolean): string {
   const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
   if (!isUtf8(bytes)) return `"base64":"${bytes.toString('base64')}"`;
   const text = bytes.toString('utf8');
-  if (asJson && payloadName(contentType, contentEncoding) === 'json' && parsedJson(text) !== undefined) {
+  if (asJson && payloadName(contentType, contentEncoding) === 'json' && isJson(text)) {
     // Write the source, not the parsed value: numbers keep their digits, objects their repeated names. In JSON, line
     // ends occur only between tokens.
     return `"json":${text.replace(LINE_ENDS, ' ')}`;

@@ -138,10 +138,52 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'the JSON of a line is stored re-serialized, so that large numbers lose digits',
     suite: 'inserts of many',
+    edits: edit('http/sent-elements.ts', 'Buffer.from(jsonText)', 'Buffer.from(JSON.stringify(json))'),
+  },
+  {
+    name: 'of a repeated json in a long line, the first one is stored',
+    suite: 'long lines',
     edits: edit(
       'http/sent-elements.ts',
-      "Buffer.from(memberSource(line, 'json'))",
-      'Buffer.from(JSON.stringify(json))',
+      "if (member === 'json') json = line.slice(from, scanner.at);",
+      "if (member === 'json') json ||= line.slice(from, scanner.at);",
+    ),
+  },
+  {
+    name: 'a long line may have any number of JSON values outside of json, and parsing it blocks all other requests',
+    suite: 'long lines',
+    edits: edit('http/sent-elements.ts', 'if (valueCount > FEW_VALUES) throw tooManyValues();', ''),
+  },
+  {
+    name: 'no other request is served while a long line of an import is read',
+    suite: 'long lines',
+    edits: edit(
+      'http/sent-elements.ts',
+      'for (; step.done !== true; step = steps.next()) await turn();',
+      'while (step.done !== true) step = steps.next();',
+    ),
+  },
+  {
+    name: 'a long line with many values is parsed in one turn of the event loop',
+    suite: 'long lines',
+    edits: edit('util/json-scanner.ts', '!hasMoreValues(text, FEW_VALUES)', 'true'),
+  },
+  {
+    name: 'an array in a long line may end as an object',
+    suite: 'JSON scanner',
+    edits: edit(
+      'util/json-scanner.ts',
+      'if (code !== (isInObject ? CLOSE_BRACE : CLOSE_BRACKET)) throw',
+      'if (code !== CLOSE_BRACE && code !== CLOSE_BRACKET) throw',
+    ),
+  },
+  {
+    name: 'arrays in a long line are taken for objects if they are nested more than 32 deep',
+    suite: 'JSON scanner',
+    edits: edit(
+      'util/json-scanner.ts',
+      'const index = depth >>> 5;',
+      'const index = Math.min(depth >>> 5, 0);',
     ),
   },
   {

@@ -200,6 +200,8 @@ export const SUITES = {
   'console pages': { files: ['test/http/console-files.test.ts'], pattern: null },
   'queues of all namespaces': { files: ['test/http/find-queues.test.ts'], pattern: null },
   'HTTP slips': { files: ['test/http/slips.test.ts'], pattern: null },
+  'long lines': { files: ['test/http/long-lines.test.ts'], pattern: null },
+  'JSON scanner': { files: ['test/unit/json-scanner.test.ts'], pattern: null },
   'inserts of many': {
     files: ['test/http/batches.test.ts'],
     pattern: 'request bodies|Large batch inserts|sqlite::memory:',

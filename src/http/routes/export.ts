@@ -80,7 +80,7 @@ async function importLines(call: HttpCall): Promise<void> {
     for await (const { number, line } of incomingLines(call)) {
       call.renewUser();
       try {
-        await queueImport.add(readExportedLine(line, bodyLimit));
+        await queueImport.add(await readExportedLine(line, bodyLimit));
       } catch (error) {
         throw errorIn('line', number, error);
       }

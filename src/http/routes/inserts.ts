@@ -187,7 +187,12 @@ async function insertMany(
   const numbers: number[] = [];
   let bytes = 0;
   let deliveries = 0;
-  for (const { number, element, length } of elements) {
+  for (const next of elements) {
+    if (next === null) {
+      await turn();
+      continue;
+    }
+    const { number, element, length } = next;
     readAt(place, number, () => {
       if (batch.length === batchCount) throw tooMany('elements', batchCount);
       if (key !== null && element.key !== null) throw secondKey(place, element.key);
