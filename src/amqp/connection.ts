@@ -245,6 +245,15 @@ export class AmqpConnection
     }
   }
 
+  /** Counts them for each session, too, since its links share its unsettled deliveries. */
+  protected override countTaking(): void {
+    super.countTaking();
+    for (const { endpoint } of this.links) endpoint.session.taking = 0;
+    for (const link of this.links) {
+      if (link instanceof OutgoingLink) link.endpoint.session.taking += link.taking;
+    }
+  }
+
   protected override get rightHolders(): Iterable<SessionLink> {
     return this.links;
   }

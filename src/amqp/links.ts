@@ -263,7 +263,8 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
   }
 
   protected override get sharedFree(): number {
-    return this.endpoint.session.sendable;
+    const { session } = this.endpoint;
+    return session.sendable - session.taking;
   }
 
   /** Use all credit, however little: the client may grant more only then. */

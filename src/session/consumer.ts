@@ -57,6 +57,10 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   abstract fill(): void;
   /** Whether `fill` would request elements, at the same time as other consumers, if the writer had capacity. */
   abstract get canTake(): boolean;
+  /** How many elements a take in progress requests for it; 0 while it only waits. */
+  get taking(): number {
+    return 0;
+  }
   /** The consumer as listings show it. */
   abstract describe(): SessionConsumerInfo;
   /** How many more elements may be sent to the client now; may be negative. */
@@ -98,6 +102,11 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   /** How many elements fit into so many bytes by the size estimate, at least one. */
   protected fittingCount(bytes: number): number {
     return Math.max(1, Math.floor(bytes / this.#estimateBytes));
+  }
+
+  /** About how many bytes the take in progress brings. */
+  get takingBytes(): number {
+    return this.taking * this.#estimateBytes;
   }
 
   /** About how many bytes of one take are sent. If elements are much larger than estimated, the rest is not sent. */

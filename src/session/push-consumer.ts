@@ -4,7 +4,7 @@ import { bodyBytes, type Delivery } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { SessionConsumerInfo } from '../model/records.ts';
 import type { CancelTimer } from '../util/clock.ts';
-import { type ClientSession, MAX_OUTPUT_BYTES } from './client-session.ts';
+import type { ClientSession } from './client-session.ts';
 import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';
 import { MAX_SETTLED, Outstanding, returnOutstanding, settleInSteps } from './outstanding.ts';
 import type { WriteObserver } from './socket-writer.ts';
@@ -114,6 +114,10 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   /** How many popped elements the kernel does not have yet. */
   get unwritten(): number {
     return this.#unwritten;
+  }
+
+  override get taking(): number {
+    return this.#consumer?.state === 'taking' ? this.#consumer.count : 0;
   }
 
   override get canTake(): boolean {
@@ -272,7 +276,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     const { writer, isFull, takers } = this.session;
     if (free <= 0 || writer.capacity <= 0 || isFull) return 0;
     const max = window < MIN_HALVED_WINDOW ? window : Math.min(MAX_TAKE, Math.ceil(window / 2));
-    const fitting = this.fittingCount(Math.min(writer.capacity, MAX_OUTPUT_BYTES / takers));
+    const fitting = this.fittingCount(Math.min(writer.capacity, this.session.spareBytes / takers));
     return Math.min(max, free, fitting, Math.max(1, Math.floor(this.sharedFree / takers)));
   }
 

@@ -4,7 +4,9 @@ import { createRequire } from 'node:module';
 import { connect, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import rhea from 'rhea';
+import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import type { SessionServer } from '../../src/session/server.ts';
+import { STOMP_LIMITS } from '../../src/stomp/options.ts';
 import {
   AmqpClient,
   Ended,
@@ -97,6 +99,8 @@ export interface SessionDriver {
   readonly isOverWebSocket: boolean;
   /** How long a client that promised heart-beats may be silent, ms. */
   readonly silenceMs: number;
+  /** How many elements a session may have that are not settled. */
+  readonly maxUnsettled: number;
   /** The error code that clients receive when the server stops; null if there is none. */
   readonly stopCode: string | null;
   start(options?: NodeOptions): Promise<SessionNode<SessionServer>>;
@@ -336,6 +340,7 @@ function stompDriver(isOverWebSocket: boolean): SessionDriver {
     name: isOverWebSocket ? 'STOMP over WebSocket' : 'STOMP',
     isOverWebSocket,
     silenceMs: 20_000,
+    maxUnsettled: STOMP_LIMITS.windows,
     stopCode: null,
     start: ({ beats: _, ...options } = {}) => StompNode.start({ options, overWebSocket: isOverWebSocket }),
     connect: async ({ port }, user = 'test', beats = false) => {
@@ -354,6 +359,7 @@ function amqpDriver(isOverWebSocket: boolean): SessionDriver {
     name: isOverWebSocket ? 'AMQP over WebSocket' : 'AMQP',
     isOverWebSocket,
     silenceMs: 60_000,
+    maxUnsettled: AMQP_LIMITS.unsettled,
     stopCode: 'shutting-down',
     start: ({ beats = false, ...given } = {}) => {
       const options = { ...given, idleTimeoutMs: beats ? 30_000 : 0 };

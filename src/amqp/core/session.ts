@@ -87,6 +87,8 @@ export class SessionEndpoint {
   /** How many handles the client allows. */
   readonly peerHandles: number;
   isOver = false;
+  /** How many deliveries may come from takes in progress, when they were last counted. */
+  taking = 0;
   readonly #connection: ConnectionEndpoint;
   readonly #ownHandles: boolean[] = [];
 
