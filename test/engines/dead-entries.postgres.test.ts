@@ -374,13 +374,18 @@ describe('A read of the usage of a namespace on PostgreSQL', () => {
     const { server, schema, engine } = await newNode(t);
     const holder = new pg.Client({ connectionString: server.url() });
     await holder.connect();
-    await engine.storage.insert(QUEUE, [newElement()]);
-    await holder.query(`BEGIN; LOCK TABLE ${schema}.counter IN ACCESS EXCLUSIVE MODE`);
-    const usage = engine.storage.usage('plain');
-    await until(async () => (await holder.query('SELECT FROM pg_locks WHERE NOT granted')).rows.length > 0);
-    const page = { group: '', states: ['ready'], after: null, limit: 1, bodies: true } as const;
-    assert.equal((await engine.storage.scan(QUEUE, page)).deliveries.length, 1);
-    await holder.end();
+    let usage: ReturnType<typeof engine.storage.usage>;
+    try {
+      await engine.storage.insert(QUEUE, [newElement()]);
+      await holder.query(`BEGIN; LOCK TABLE ${schema}.counter IN ACCESS EXCLUSIVE MODE`);
+      usage = engine.storage.usage('plain');
+      await until(async () => (await holder.query('SELECT FROM pg_locks WHERE NOT granted')).rows.length > 0);
+      const page = { group: '', states: ['ready'], after: null, limit: 1, bodies: true } as const;
+      assert.equal((await engine.storage.scan(QUEUE, page)).deliveries.length, 1);
+    } finally {
+      // Also if the test fails: the schema cannot be dropped while the table is locked.
+      await holder.end();
+    }
     assert.equal((await usage).elements, 1);
   });
 });
