@@ -119,6 +119,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #loginBytes = 0;
   #heartBeat: HeartBeat | null = null;
   #cancelRetry: CancelTimer | null = null;
+  /** See `fillLater`. */
+  #retrying: SessionConsumer[] = [];
   /**
    * Cancels the session's current deadline: for the login, for pending calls at its end, or for the client to close.
    */
@@ -227,19 +229,29 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /**
    * Fills a consumer again within `RETRY_MS`; until then, it takes nothing. Consumers that are beyond the limit of
    * their user try one after the other until one is rejected: with 25,000 of them, a rejection of each took a fifth of
-   * the processor.
+   * the processor. Those that have waited longest try first, or the last ones of the session might never get a place.
    */
   fillLater(consumer: SessionConsumer): void {
     consumer.isRetrying = true;
+    this.#retrying.push(consumer);
     this.#cancelRetry ??= this.clock.after(RETRY_MS, () => {
       this.#cancelRetry = null;
-      for (const next of this.consumers) {
-        if (!next.isRetrying) continue;
-        next.isRetrying = false;
-        this.guard(() => next.fill());
-        if (next.isRetrying) return;
-      }
+      this.#retry();
     });
+  }
+
+  #retry(): void {
+    const consumers = this.#retrying.filter(({ isStopped }) => !isStopped);
+    this.#retrying = [];
+    for (const [at, next] of consumers.entries()) {
+      // The session may have ended meanwhile.
+      if (next.isStopped) continue;
+      next.isRetrying = false;
+      this.guard(() => next.fill());
+      if (!next.isRetrying) continue;
+      this.#retrying = consumers.slice(at);
+      return;
+    }
   }
 
   /** Call when a browser has shown its page. Its next turn comes after those of the other browsers. */

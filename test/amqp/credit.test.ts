@@ -203,11 +203,12 @@ describe('credit of a receiving client', () => {
     });
   }
 
+  const rejected = (): number =>
+    node.broker.namespace('N').meter.operations().get('reserve')?.get('too-many-consumers') ?? 0;
+
   it('of links beyond the limit of consumers is tried until one is rejected, once a second', async () => {
     const links = [];
     for (let i = 0; i < 130; i++) links.push(await client.receiver(`N/q${i}`, {}, 1));
-    const rejected = (): number =>
-      node.broker.namespace('N').meter.operations().get('reserve')?.get('too-many-consumers') ?? 0;
     await until(() => rejected() === 30);
     assert.equal(node.broker.waiting, 100);
     node.clock.advance(RETRY_MS);
@@ -225,6 +226,25 @@ describe('credit of a receiving client', () => {
     assert.equal(rejected(), 32);
     await node.insert('q129', 'x');
     assert.equal(textOf(await (links.at(-1) as (typeof links)[number]).next()), 'x');
+  });
+
+  it('of links beyond the limit of consumers is used in turn, although other links free places and take them again', async () => {
+    const links = [];
+    for (let i = 0; i < 102; i++) links.push(await client.receiver(`N/q${i}`, {}, 1));
+    await until(() => rejected() === 2);
+    // Each time, one link frees its place, and wants one again after another link has got that.
+    for (const [i, link] of links.slice(0, 2).entries()) {
+      await node.insert(`q${i}`, 'x');
+      (await link.next()).delivery.accept();
+      await until(() => node.broker.waiting === 99);
+      node.clock.advance(RETRY_MS);
+      await until(() => node.broker.waiting === 100);
+      const before = rejected();
+      link.link.add_credit(1);
+      await until(() => rejected() > before);
+    }
+    assert.equal(node.queue('q100').consumers().length, 1);
+    assert.equal(node.queue('q101').consumers().length, 1);
   });
 
   it('beyond the session’s limit of unsettled deliveries waits until some are settled', async () => {

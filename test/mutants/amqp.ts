@@ -63,7 +63,11 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'all links beyond the limit of consumers are tried each second',
     suite: 'AMQP credit',
-    edits: shared('client-session.ts', 'if (next.isRetrying) return;', ''),
+    edits: shared(
+      'client-session.ts',
+      'if (!next.isRetrying) continue;',
+      'if (next !== undefined) continue;',
+    ),
   },
   {
     name: 'a delivery in transit to a client whose link the server detaches counts no failed try',
