@@ -301,3 +301,19 @@ it('On Redis, a queue that a rejected insert of another node created has a name 
     await Promise.all(nodes.map((node) => node.stop()));
   }
 });
+
+it('A queue on Redis that a node finds with another tag than before gets its name again, which may be lost as well', async () => {
+  const { port } = await standalone();
+  await withNodes(2, async ([one, two], _, prefix) => {
+    assert.ok(one && two);
+    const lost = named('lost');
+    await two.storage.insert(lost, [newElement()]);
+    await two.storage.take(lost, POP);
+    assert.equal(await one.storage.drop(lost), true);
+    await one.storage.insert(lost, [newElement()]);
+    // As after a failover to a replica that had not received the name.
+    assert.equal(redisCli(port, 'ZREM', `${prefix}:queues:plain`, 'lost').trim(), '1');
+    await two.storage.insert(lost, [newElement()]);
+    assert.deepEqual(await one.storage.queues('plain'), ['lost']);
+  });
+});

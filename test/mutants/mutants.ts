@@ -65,6 +65,7 @@ export const SUITES = {
   'sqlite clock': { files: ['test/system/sqlite-clock.test.ts'], pattern: null },
   'sqlite power loss': { files: ['test/system/sqlite-power-loss.test.ts'], pattern: null },
   'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'reported as full' },
+  'sqlite full disk': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'on a full disk' },
   'postgres order': {
     files: ['test/contract/engines.test.ts'],
     pattern: 'Storage port: postgres (calls that overlap (take|settle)|transfer)',

@@ -308,7 +308,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('batcher.ts', 'creates && (isNew || isRepeated || !isDeclared)', '!tag')],
   },
   {
-    name: 'a queue whose tag a call without elements has changed is not named',
+    name: 'a queue that has another tag than before is not named',
     suite: 'redis forgotten queues',
     edits: [inRedis('batcher.ts', '(isNew || isRepeated || !isDeclared)', '(isNew || isRepeated)')],
   },

@@ -755,7 +755,7 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'a transaction may be larger than the margin and the ballast allow',
-    suite: 'sqlite disk full',
+    suite: 'sqlite full disk',
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
