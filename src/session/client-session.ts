@@ -193,7 +193,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     return this.writer.bytes + this.queuedBytes >= MAX_OUTPUT_BYTES;
   }
 
-  /** How many bytes consumers that are filled now may request together, beside the takes in progress. */
+  /** How many bytes consumers that are filled now may request together, besides takes in progress. */
   get spareBytes(): number {
     // Once for all that are filled together.
     if (!this.#isFilling) this.countTaking();
@@ -244,7 +244,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     const consumers = this.#retrying.filter(({ isStopped }) => !isStopped);
     this.#retrying = [];
     for (const [at, next] of consumers.entries()) {
-      // The session may have ended meanwhile.
+      // The fill before may have ended the session.
       if (next.isStopped) continue;
       next.isRetrying = false;
       this.guard(() => next.fill());

@@ -694,7 +694,7 @@ function sessionSuite(driver: SessionDriver): void {
       const [take, settle] = [storage.take.bind(storage), storage.settle.bind(storage)];
       storage.take = async (queue, options) => {
         const taken = await take(queue, options);
-        // Meanwhile the session does everything else, which may let it take more.
+        // Until then the session does everything else, which may let it take more.
         for (let turn = 0; turn < 20; turn++) await new Promise(setImmediate);
         return taken;
       };
