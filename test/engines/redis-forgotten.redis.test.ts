@@ -105,6 +105,46 @@ for (const [where, server] of [
   });
 }
 
+it('An insert that creates a list on a Redis cluster does not write a name that exists', async () => {
+  await withNodes(
+    1,
+    async ([one], clock, prefix) => {
+      assert.ok(one);
+      const ports = Array.from((await sharedCluster()).matchAll(/:(\d+)/g), ([, port]) => Number(port));
+      const names = new Keys(prefix).names('plain');
+      const score = (): string[] => ports.map((port) => redisCli(port, 'ZSCORE', names, 'q'));
+      await one.storage.insert(named('q'), newElements('a'));
+      await one.storage.take(named('q'), POP);
+      const before = score();
+      assert.ok(before.some((line) => Number(line) > 0));
+      clock.advance(10_000);
+      await one.storage.insert(named('q'), newElements('b'));
+      // Behind what the insert sent to the server of the names.
+      assert.deepEqual(await one.storage.queues('plain'), ['q']);
+      assert.deepEqual(score(), before);
+    },
+    sharedCluster,
+    { variant: 'list' },
+  );
+});
+
+it('A list on Redis is listed if it is created again while another node deletes it, before that removes the name', async () => {
+  await withSlowNode(
+    async ({ slow, other, proxy }) => {
+      await other.storage.insert(named('q'), newElements('a'));
+      await other.storage.take(named('q'), POP);
+      const caught = proxy.catch(/_unname\r\n/, 'held');
+      const dropping = slow.storage.drop(named('q'));
+      await caught;
+      await other.storage.insert(named('q'), newElements('b'));
+      proxy.release();
+      assert.equal(await dropping, true);
+      assert.deepEqual(await other.storage.queues('plain'), ['q']);
+    },
+    { variant: 'list' },
+  );
+});
+
 interface SlowNode {
   readonly slow: Engine;
   readonly other: Engine;
@@ -114,12 +154,15 @@ interface SlowNode {
 }
 
 /** Runs a test with two nodes on one server, one of them behind a proxy. */
-async function withSlowNode(run: (nodes: SlowNode) => Promise<void>): Promise<void> {
+async function withSlowNode(
+  run: (nodes: SlowNode) => Promise<void>,
+  settings: Readonly<Record<string, unknown>> = {},
+): Promise<void> {
   const { url } = await standalone();
   const proxy = await TcpProxy.start(Number(new URL(url).port));
   const [clock, prefix] = [new FakeClock(), freshPrefix()];
   const [slow, other] = [`redis://127.0.0.1:${proxy.port}`, url].map((at) =>
-    redisEngine({ url: at, namespaces: NAMESPACES, clock, prefix }),
+    redisEngine({ url: at, namespaces: NAMESPACES, clock, prefix, settings }),
   );
   assert.ok(slow && other);
   await Promise.all([slow.start(), other.start()]);

@@ -330,6 +330,22 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('batcher.ts', 'if (isNew) registry', 'if (!queueText) registry')],
   },
   {
+    name: 'each insert that creates a list of a cluster writes its name',
+    suite: 'redis forgotten queues',
+    edits: [inRedis('batcher.ts', 'registry.nameMissing(this.queue)', 'registry.declare([this.queue])')],
+  },
+  {
+    name: 'a list that is created while another node deletes it has no name',
+    suite: 'redis forgotten queues',
+    edits: [
+      inRedis(
+        'registry.ts',
+        "if ((await this.#executor.read(list, 'EXISTS', [list])) === 1) await this.declare([queue]);",
+        '',
+      ),
+    ],
+  },
+  {
     name: 'an insert waits for a silent server of the lists until its deadline',
     suite: 'redis cluster',
     edits: [

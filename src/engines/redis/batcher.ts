@@ -541,7 +541,7 @@ class Batcher {
     const { registry } = this.#context;
     if (this.#isList) {
       // Inserts do not wait for the server of the names.
-      if (isNew) registry.declare([this.queue]).catch(() => {});
+      if (isNew) registry.nameMissing(this.queue).catch(() => {});
       return null;
     }
     if (tag === '' || (batch.number === 0 && !batch.creates)) return null;

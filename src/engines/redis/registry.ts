@@ -135,6 +135,15 @@ export class Registry {
   }
 
   /**
+   * Registers the name of a queue that was just created if it has none. A read: queues that are empty most of the time
+   * are created by nearly each insert, and the names of all are on one server. @throws QuaysideError
+   */
+  async nameMissing(queue: QueueKey): Promise<void> {
+    const key = this.#keys.names(queue.ns);
+    if ((await this.#executor.read(key, 'ZSCORE', [key, queue.name])) === null) await this.declare([queue]);
+  }
+
+  /**
    * Records, at most once an hour, that a declared queue is used, which keeps its name for a day. Runs in the
    * background; a failed attempt is repeated at the next use.
    */
@@ -193,12 +202,17 @@ export class Registry {
     const key = this.#keys.names(ns);
     const score = await this.#executor.read(key, 'ZSCORE', [key, name]);
     const usedAt = score === null ? null : Number(asString(score));
-    const hasDedupKeys =
-      usedAt !== null && this.#context.settings.variant === 'list' && this.#context.dedupWindowMs > 0;
+    const isList = this.#context.settings.variant === 'list';
+    const hasDedupKeys = usedAt !== null && isList && this.#context.dedupWindowMs > 0;
     if (!(await this.#delete(queue, false, hasDedupKeys ? [this.#keys.listDropped(queue)] : [])))
       return false;
     this.forgetWritten(queue);
-    if (usedAt !== null) await this.unname(ns, { name, usedAt }, null);
+    if (usedAt === null) return true;
+    await this.unname(ns, { name, usedAt }, null);
+    if (!isList) return true;
+    // An insert that created the list again, before its name was removed, has found that name.
+    const list = this.#keys.list(queue);
+    if ((await this.#executor.read(list, 'EXISTS', [list])) === 1) await this.declare([queue]);
     return true;
   }
 

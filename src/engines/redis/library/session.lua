@@ -222,8 +222,8 @@ local function run(keys, args)
 end
 
 -- Registers the name of a list that the call has created: another node may have deleted the queue with its name, on
--- which this node still relies. (If that node has yet to remove the name, the next call that creates the list registers
--- it.) On a cluster, the name is on another server, so the node registers it (batcher.ts).
+-- which this node still relies. (If that node has yet to remove the name, it registers it again: registry.ts.) On a
+-- cluster, the name is on another server, so the node registers it (batcher.ts).
 local function nameList(q)
   if not q.isNew or call.isCluster then return end
   local names, name = namesOf(q.list)
