@@ -75,15 +75,6 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('connection.ts', 'if (link instanceof OutgoingLink && !this.isEnding) link.markSeen();', ''),
   },
   {
-    name: 'a consumer that was served immediately is treated as waiting',
-    suite: 'AMQP credit',
-    edits: shared(
-      'push-consumer.ts',
-      "if (consumer.state !== 'gone') this.#consumer = consumer;",
-      'this.#consumer = consumer;',
-    ),
-  },
-  {
     name: 'a message whose insert has an unknown outcome is released',
     suite: 'AMQP sending',
     edits: edit(

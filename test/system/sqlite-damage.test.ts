@@ -372,7 +372,9 @@ describe('A changed delivery in a SQLite file', () => {
         for (const { id, tries, matureAt: due } of out) {
           assert.equal(`${tries} at ${due}`, expected.get(id), `changed by a bit of byte ${at}`);
         }
-        const seen = out.length + folder.warnings.length;
+        // A bit of the moment that the file was last used, in `subscription`, is reported as a clock that was set back.
+        const damaged = folder.warnings.filter(({ message }) => !message.startsWith('the clock is behind'));
+        const seen = out.length + damaged.length;
         assert.equal(seen, elements.length, `hidden by a bit of byte ${at}`);
       }
     });
