@@ -405,11 +405,7 @@ export function connection(opened: () => OpenedConsole): void {
     const asked = page.waitForRequest('**/elements?*');
     await page.getByRole('button', { name: 'Reload' }).click();
     await asked;
-    await endSessions();
-    await pressWithoutSession(page, page.getByRole('button', { name: 'Pause', exact: true }));
-    await page.getByLabel('Password').fill(ADMIN.password);
-    await page.getByRole('button', { name: 'Sign in' }).click();
-    await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
+    await endSessionAndSignIn(page);
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     answer();
     await page.getByText('This came late.').waitFor();
@@ -429,11 +425,7 @@ export function connection(opened: () => OpenedConsole): void {
     const asked = page.waitForRequest('**/import');
     await dialog.getByRole('button', { name: 'Import into late-import' }).click();
     await asked;
-    await endSessions();
-    await pressWithoutSession(page, page.getByRole('button', { name: 'Pause', exact: true }));
-    await page.getByLabel('Password').fill(ADMIN.password);
-    await page.getByRole('button', { name: 'Sign in' }).click();
-    await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
+    await endSessionAndSignIn(page);
     answer();
     await page.getByText('This came late.').waitFor();
     assert.equal(await page.getByRole('button', { name: 'Sign in' }).count(), 0);
@@ -837,6 +829,15 @@ export function connection(opened: () => OpenedConsole): void {
   async function endSessions(): Promise<void> {
     await opened().request('DELETE', `/console/sessions?user=${ADMIN.user}`);
     opened().forgetSignIns();
+  }
+
+  /** On the page of a queue: its session ends, and the administrator signs in again. */
+  async function endSessionAndSignIn(page: Page): Promise<void> {
+    await endSessions();
+    await pressWithoutSession(page, page.getByRole('button', { name: 'Pause', exact: true }));
+    await page.getByLabel('Password').fill(ADMIN.password);
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByRole('button', { name: 'Sign in' }).waitFor({ state: 'detached' });
   }
 
   /** A page with refreshing paused: it reads nothing by itself, and has no event stream that could end. */
