@@ -265,20 +265,26 @@ class ShiftedClock extends CountingClock {
   }
 }
 
+/** A node whose clock can be set forward, and a connection whose transaction can keep a vacuum from dead rows. */
+async function newHeldNode(t: TestContext) {
+  const server = await sharedServer();
+  const schema = freshSchema();
+  const clock = new ShiftedClock();
+  const engine = await openNode(server, { schema, clock });
+  const holder = new pg.Client({ connectionString: server.url() });
+  await holder.connect();
+  t.after(async () => {
+    await holder.end();
+    await engine.stop();
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  });
+  await reportAtOnce(server, schema);
+  return { server, schema, engine, clock, holder };
+}
+
 describe('The usage of a namespace on PostgreSQL', () => {
   it('is read without stepping over merged counter rows that cannot be vacuumed, even if another queue is idle', async (t) => {
-    const server = await sharedServer();
-    const schema = freshSchema();
-    const clock = new ShiftedClock();
-    const engine = await openNode(server, { schema, clock });
-    const holder = new pg.Client({ connectionString: server.url() });
-    await holder.connect();
-    t.after(async () => {
-      await holder.end();
-      await engine.stop();
-      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
-    });
-    await reportAtOnce(server, schema);
+    const { server, schema, engine, clock, holder } = await newHeldNode(t);
     const { storage } = engine;
     await storage.insert({ ns: 'plain', name: 'at rest' }, [newElement(), newElement()]);
     await storage.insert(QUEUE, [newElement()]);
@@ -309,18 +315,7 @@ describe('The usage of a namespace on PostgreSQL', () => {
 
 describe('The counts of a queue on PostgreSQL', () => {
   it('are read without stepping over merged counter rows that cannot be vacuumed, by a node that does hardly anything else', async (t) => {
-    const server = await sharedServer();
-    const schema = freshSchema();
-    const clock = new ShiftedClock();
-    const engine = await openNode(server, { schema, clock });
-    const holder = new pg.Client({ connectionString: server.url() });
-    await holder.connect();
-    t.after(async () => {
-      await holder.end();
-      await engine.stop();
-      await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
-    });
-    await reportAtOnce(server, schema);
+    const { server, schema, engine, clock, holder } = await newHeldNode(t);
     const { storage } = engine;
     await storage.declare([QUEUE]);
     await holder.query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()');
