@@ -86,19 +86,19 @@ export const PROPERTY_PREFIX = 'x-amqp-property-';
 export const AMQP_PREFIX = 'x-amqp-';
 
 /** Annotations of sent messages that do not come from the element's headers. */
-const ID_ANNOTATION = 'x-opt-ks-id';
-const MATURE_ANNOTATION = 'x-opt-ks-mature';
-const GROUP_ANNOTATION = 'x-opt-ks-group';
+export const ID_ANNOTATION = 'x-opt-ks-id';
+export const MATURE_ANNOTATION = 'x-opt-ks-mature';
+export const GROUP_ANNOTATION = 'x-opt-ks-group';
 const SENT_ANNOTATIONS: ReadonlySet<string> = new Set([ID_ANNOTATION, MATURE_ANNOTATION, GROUP_ANNOTATION]);
 
 /** Annotations that have a meaning in a client's message. */
-const DELIVERY_TIME_ANNOTATION = 'x-opt-delivery-time';
-const DELIVERY_DELAY_ANNOTATION = 'x-opt-delivery-delay';
+export const DELIVERY_TIME_ANNOTATION = 'x-opt-delivery-time';
+export const DELIVERY_DELAY_ANNOTATION = 'x-opt-delivery-delay';
 
 /** Application properties that have a meaning in a client's message, as the headers of these names have in STOMP. */
 export const GROUPS_PROPERTY = 'x-ks-groups';
-const NEXT_T_PROPERTY = 'x-next-t';
-const DELTA_T_PROPERTY = 'x-delta-t';
+export const NEXT_T_PROPERTY = 'x-next-t';
+export const DELTA_T_PROPERTY = 'x-delta-t';
 
 /**
  * Fields that are stored as element headers of the same names, with their indexes. The other two, content type and
