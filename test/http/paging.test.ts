@@ -1,10 +1,33 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { unavailable } from '../../src/engine/calls.ts';
-import { type Answer, jsonOf, type Query } from '../support/http-client.ts';
+import { plain } from '../support/broker.ts';
+import { type Answer, jsonOf, type Query, type QueueClient } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 
 const NAMES = ['10', '9', 'A', 'a', 'a b', 'b/c', 'ü', '☃', '__proto__', 'x@y'].toSorted();
+
+/** Follows the link of each page to the next and returns the bodies of all pages. */
+async function pages<T>(client: QueueClient, path: string, query: Query): Promise<T[]> {
+  const found: T[] = [];
+  let answer = await client.request('GET', path, { query });
+  for (;;) {
+    assert.equal(answer.status, 200, answer.body.toString());
+    found.push(jsonOf<T>(answer));
+    assert.ok(found.length < 50, 'the pages come to an end');
+    const next = nextOf(answer);
+    if (next === null) return found;
+    answer = await client.request('GET', new URL(next, `http://h${path}`).pathname + next);
+  }
+}
+
+function nextOf({ headers }: Answer): string | null {
+  const { link } = headers;
+  if (link === undefined) return null;
+  const found = /^<(\?[^>]+)>; rel="next"$/.exec(link);
+  assert.ok(found, link);
+  return found[1] ?? null;
+}
 
 describe('A listing in pages', () => {
   const users = [
@@ -13,37 +36,14 @@ describe('A listing in pages', () => {
   ] as const;
   const harness = sharedHarness({ users });
 
-  /** Follows the link of each page to the next and returns the bodies of all pages. */
-  async function pages<T>(path: string, query: Query, credentials?: string): Promise<T[]> {
-    const client = harness().client(credentials);
-    const found: T[] = [];
-    let answer = await client.request('GET', path, { query });
-    for (;;) {
-      assert.equal(answer.status, 200, answer.body.toString());
-      found.push(jsonOf<T>(answer));
-      assert.ok(found.length < 50, 'the pages come to an end');
-      const next = nextOf(answer);
-      if (next === null) return found;
-      answer = await client.request('GET', new URL(next, `http://h${path}`).pathname + next);
-    }
-  }
-
-  function nextOf({ headers }: Answer): string | null {
-    const { link } = headers;
-    if (link === undefined) return null;
-    const found = /^<(\?[^>]+)>; rel="next"$/.exec(link);
-    assert.ok(found, link);
-    return found[1] ?? null;
-  }
-
   it('contains each queue once, ordered by name, whatever the page size', async () => {
     const client = harness().client();
     for (const name of NAMES) await client.insert('N', name, 'a');
     for (const limit of [1, 3, NAMES.length - 1, NAMES.length, 1000]) {
-      const plain = await pages<object>('/q/N', { limit });
+      const plain = await pages<object>(client, '/q/N', { limit });
       assert.deepEqual(plain.flatMap((page) => Object.keys(page)).toSorted(), NAMES);
       assert.equal(plain.length, Math.ceil(NAMES.length / limit));
-      const arrays = await pages<{ data: { id: string }[] }>('/q/N', { limit, array: 1 });
+      const arrays = await pages<{ data: { id: string }[] }>(client, '/q/N', { limit, array: 1 });
       assert.deepEqual(
         arrays.flatMap(({ data }) => data.map(({ id }) => id)),
         NAMES.map((name) => `${name}@N`),
@@ -84,12 +84,15 @@ describe('A listing in pages', () => {
     await client.insert('hidden', 'last', 'a');
     const expected = [...NAMES.map((name) => `${name}@N`), 'one@two@jobs', 'last@hidden'];
     for (const limit of [1, 4, 11, 12, 1000]) {
-      const arrays = await pages<{ data: { id: string }[] }>('/q', { limit, array: 1 });
+      const arrays = await pages<{ data: { id: string }[] }>(client, '/q', { limit, array: 1 });
       assert.deepEqual(
         arrays.flatMap(({ data }) => data.map(({ id }) => id)),
         expected,
       );
-      const trees = await pages<{ key: string; children: { key: string }[] }[]>('/q', { limit, tree: 1 });
+      const trees = await pages<{ key: string; children: { key: string }[] }[]>(client, '/q', {
+        limit,
+        tree: 1,
+      });
       assert.deepEqual(
         trees.flatMap((tree) => tree.flatMap(({ children }) => children.map(({ key }) => key))),
         expected,
@@ -107,9 +110,9 @@ describe('A listing in pages', () => {
 
   it('contains only the namespaces and exchanges that the user may see', async () => {
     const client = harness().client();
-    const names = await pages<string[]>('/q', { limit: 1 });
+    const names = await pages<string[]>(client, '/q', { limit: 1 });
     assert.deepEqual(names, [['N'], ['jobs'], ['events'], ['hidden']]);
-    assert.deepEqual(await pages('/q', { limit: 2 }, 'maker:pw'), [['N']]);
+    assert.deepEqual(await pages(harness().client('maker:pw'), '/q', { limit: 2 }), [['N']]);
     const create = (id: string, ns: string): Promise<Answer> =>
       client.request('PUT', `/x/${encodeURIComponent(id)}`, {
         body: JSON.stringify({ src: { ns, queue: id }, dst: [{ ns, queue: 'to' }], consumer: {} }),
@@ -118,14 +121,14 @@ describe('A listing in pages', () => {
     await create('zz', 'jobs');
     const ids = NAMES.filter((name) => !name.startsWith('_'));
     for (const limit of [1, 4, 100]) {
-      const own = await pages<object>('/x', { limit }, 'maker:pw');
+      const own = await pages<object>(harness().client('maker:pw'), '/x', { limit });
       assert.deepEqual(own.flatMap((page) => Object.keys(page)).toSorted(), ids);
-      const arrays = await pages<{ data: { id: string }[] }>('/x', { limit, array: 1 });
+      const arrays = await pages<{ data: { id: string }[] }>(client, '/x', { limit, array: 1 });
       assert.deepEqual(
         arrays.flatMap(({ data }) => data.map(({ id }) => id)),
         [...ids, 'zz'].toSorted(),
       );
-      const trees = await pages<{ children: { key: string }[] }[]>('/x', { limit, tree: 1 });
+      const trees = await pages<{ children: { key: string }[] }[]>(client, '/x', { limit, tree: 1 });
       assert.equal(trees.flat().flatMap(({ children }) => children).length, ids.length + 1);
     }
     for (const id of [...ids, 'zz']) await client.request('DELETE', `/x/${encodeURIComponent(id)}`);
@@ -155,5 +158,20 @@ describe('A listing in pages', () => {
     const name = await client.request('GET', '/q', { query: { after: 'nowhere' } });
     assert.equal(name.status, 400);
     assert.equal(jsonOf<{ parameter: string }>(name).parameter, 'after');
+  });
+});
+
+describe('A listing in pages of namespaces whose names end alike', () => {
+  const harness = sharedHarness({ namespaces: [plain('a@b'), plain('b')] });
+
+  it('contains each queue once, even if two have the same id', async () => {
+    const client = harness().client();
+    await client.insert('a@b', 'q', 'a');
+    for (const name of ['q@a', 'r']) await client.insert('b', name, 'a');
+    const found = await pages<{ data: { id: string }[] }>(client, '/q', { limit: 1, array: 1 });
+    assert.deepEqual(
+      found.flatMap(({ data }) => data.map(({ id }) => id)),
+      ['q@a@b', 'q@a@b', 'r@b'],
+    );
   });
 });

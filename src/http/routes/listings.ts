@@ -161,18 +161,21 @@ async function queuePage(
   return { items: folders.map(({ name }) => ({ name, items: records.get(name) ?? null })), headers };
 }
 
-/** The `after` of a position. On `/q` it has the form of the listing's ids. */
+/** The `after` of a position. On `/q` it names the namespace, too. */
 function cursorOf({ params }: HttpCall, { namespace, queue }: Position): string {
-  return params.namespace === undefined ? `${queue}@${namespace.name}` : queue;
+  return params.namespace === undefined ? `${queue}@${namespaceInCursor(namespace)}` : queue;
 }
 
-/** Parses `queue@namespace`. Both names may contain `@`, so the longest namespace that matches is used. */
+/** Without `@`, so that the last one of a cursor separates both names: two queues may have the same id. */
+function namespaceInCursor({ name }: Namespace): string {
+  return name.replace(/[%@]/g, encodeURIComponent);
+}
+
 function positionOf(after: string | null, namespaces: readonly Namespace[]): Position | null {
   if (after === null) return null;
-  const [namespace] = namespaces
-    .filter(({ name }) => after.endsWith(`@${name}`))
-    .sort((a, b) => b.name.length - a.name.length);
-  if (namespace !== undefined) return { namespace, queue: after.slice(0, -namespace.name.length - 1) };
+  const at = after.lastIndexOf('@');
+  const namespace = namespaces.find((one) => namespaceInCursor(one) === after.slice(at + 1));
+  if (at !== -1 && namespace !== undefined) return { namespace, queue: after.slice(0, at) };
   throw wrongMember('after', after, 'queue@namespace, the id of the last queue of the page before');
 }
 
