@@ -185,11 +185,12 @@ export class HttpCall {
    * Responds with a body that is built in pieces, JSON if no other type is given. Serves other requests between two
    * pieces, and waits for the client to read before it writes the next one. Resolves when everything is written or the
    * client has disconnected.
+   * @param moreHeaders a function is called when all pieces are built
    * @param onWritten called once the kernel has the whole response; not called if the connection closes before
    */
   async sendPieces(
     pieces: Iterable<string | Buffer>,
-    moreHeaders: readonly string[] = [],
+    moreHeaders: readonly string[] | (() => readonly string[]) = [],
     contentType = 'application/json',
     onWritten?: (error?: Error | null) => void,
   ): Promise<void> {
@@ -203,7 +204,8 @@ export class HttpCall {
     }
     // The call may have failed while the pieces were built.
     if (this.isGone || this.response.headersSent) return;
-    this.response.writeHead(200, [...this.#headersOf(contentType, length), ...moreHeaders]);
+    const more = typeof moreHeaders === 'function' ? moreHeaders() : moreHeaders;
+    this.response.writeHead(200, [...this.#headersOf(contentType, length), ...more]);
     const last = built.pop() ?? '';
     for (const piece of built) {
       if (this.isGone) break;

@@ -267,6 +267,31 @@ describe('The response to a batch take', () => {
   it('contains at most 16 MiB of bodies, even if `http.batchBytes` allows more', () =>
     takesUpTo(harness(), 16 * 1024 * 1024, 1_000_000));
 
+  it('has the time at which it is complete, however long it took to build', async (t) => {
+    const queue = harness().queue();
+    const client = harness().client();
+    await insertAll(harness(), queue, 'ab');
+    const { opened } = harness();
+    const { storage } = opened.engine;
+    const { take } = storage;
+    let builtAt = Number.NaN;
+    t.mock.method(storage, 'take', async (...given: Parameters<typeof take>) => {
+      const taken = await take.apply(storage, given);
+      const last = taken.deliveries.at(-1) as object;
+      // As if the second line took a minute.
+      Object.defineProperty(last, 'contentEncoding', {
+        get: () => {
+          void opened.passTime(60_000);
+          builtAt = opened.now();
+          return null;
+        },
+      });
+      return taken;
+    });
+    const answer = await takeMany(client, queue, { count: 2, reserve: true, lease: 600_000 });
+    assert.equal(headerOf(answer, 'x-ks-time'), new Date(builtAt).toISOString());
+  });
+
   it('contains everything that a get returns of an element', async () => {
     const queue = harness().queue();
     const client = harness().client();

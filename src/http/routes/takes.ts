@@ -548,7 +548,8 @@ class Take implements Sink {
     const { contentType, pieces } = writeMany(this.#unsent, format);
     const { namespace, key } = this.#queues[0] as Queue;
     // The queues of a take from several may be in several engines, each of which has its own clock.
-    const time = format.namesSource ? [] : ['x-ks-time', isoTime(engineNow(namespace, key))];
+    const time = (): string[] =>
+      format.namesSource ? [] : ['x-ks-time', isoTime(engineNow(namespace, key))];
     this.#call.sendPieces(pieces, time, contentType, onWritten).catch((error: unknown) => {
       this.#abandon();
       this.#call.fail(error);
