@@ -98,8 +98,32 @@ export function refreshing(opened: () => OpenedConsole): void {
     await setHidden(page, false);
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     assert.match(await figure('Ready').innerText(), /^3,|K$/);
-    assert.equal(await figure('In').innerText(), '0');
+    await figure('In').filter({ hasText: /^0$/ }).waitFor();
     await opened().request('DELETE', '/q/N/resting?force=1');
+  });
+
+  it('calls a queue not consumed only after it has watched the queue', async () => {
+    const tenMinutesAgo = Math.floor(Date.now() / 1000) - 600;
+    await opened().request('PUT', `/q/N/consumed?mature=${tenMinutesAgo}`, { body: '1' });
+    const page = await opened().page('#/users', { isAlone: true });
+    await page.clock.install();
+    await stopTime(page);
+    await page.goto(`${opened().server.url}/console/#/`);
+    await page.reload();
+    const concern = page.getByRole('listitem').filter({ hasText: 'consumed' });
+    const totals = page.getByRole('region', { name: 'Totals' });
+    await until(async () => {
+      // The page renders in frames.
+      await page.clock.runFor(20);
+      return (await concern.count()) > 0;
+    });
+    assert.match(await concern.innerText(), /Oldest ready for 10 min; whether elements are taken is being/);
+    for (const name of ['In', 'Out'])
+      assert.match(await totals.getByRole('link', { name: new RegExp(`^${name} `) }).innerText(), /–/);
+    await page.clock.fastForward(20_000);
+    await concern.getByText('Not consumed: oldest ready for 10 min').waitFor();
+    assert.match(await totals.getByRole('link', { name: /^Out / }).innerText(), /0/);
+    await opened().request('DELETE', '/q/N/consumed?force=1');
   });
 
   it('shows ages by the clock of the server', async () => {

@@ -13,6 +13,7 @@ import { bytes, count, duration, named, rate, several, shortCount } from '../for
 import {
   alarms,
   keyOf,
+  knownRates,
   nodes,
   queues,
   ratesOf,
@@ -142,6 +143,8 @@ interface QueueTotals {
 }
 
 interface QueueSums {
+  /** Whether the rates are known. */
+  readonly hasRates: boolean;
   readonly all: Readonly<QueueTotals>;
   readonly byNamespace: ReadonlyMap<string, Readonly<QueueTotals>>;
 }
@@ -179,7 +182,7 @@ function sumUp(now: number): QueueSums {
       sum.out += rates.out;
     }
   }
-  return { all, byNamespace };
+  return { hasRates: knownRates() !== 'none', all, byNamespace };
 }
 
 /** The earlier of two ISO 8601 times, which sort as strings. */
@@ -197,7 +200,9 @@ function Figures({
   readonly dead: DeadLetters | null;
   readonly deadError: unknown;
 }) {
-  const { ready, scheduled, reserved, in: inserted, out, oldest, paused } = totals.value.all;
+  const { hasRates, all } = totals.value;
+  const { ready, scheduled, reserved, in: inserted, out, oldest, paused } = all;
+  const rateText = (perSecond: number): string => (hasRates ? rate(perSecond) : '–');
   const oldestMs = oldest === null ? null : Math.max(0, clock.value - Date.parse(oldest));
   const deadCount = dead?.queues.reduce((sum, one) => sum + countNow(one), 0) ?? null;
   const oldestText = oldestMs === null ? '–' : duration(oldestMs);
@@ -206,8 +211,8 @@ function Figures({
       <QueueFigure label="Ready" value={shortCount(ready)} note={`oldest ${oldestText}`} by="ready" />
       <QueueFigure label="Reserved" value={shortCount(reserved)} note="held by consumers" by="reserved" />
       <QueueFigure label="Scheduled" value={shortCount(scheduled)} note="mature later" by="scheduled" />
-      <QueueFigure label="In" value={rate(inserted)} note="inserted per second" by="in" />
-      <QueueFigure label="Out" value={rate(out)} note="taken per second" by="out" />
+      <QueueFigure label="In" value={rateText(inserted)} note="inserted per second" by="in" />
+      <QueueFigure label="Out" value={rateText(out)} note="taken per second" by="out" />
       <Figure
         label="Dead letters"
         value={deadCount === null || !mayAnywhere('browse') ? '–' : shortCount(deadCount)}
@@ -291,7 +296,7 @@ const RULE = [
   'Dead letters arrived in the last five minutes.',
   'Paused with ready elements.',
   'Elements have been ready for more than a minute, and none are taken.',
-  'Elements have been ready for more than a minute, although some are taken.',
+  'Elements have been ready for more than a minute, although some are taken, or are not known to be taken yet.',
 ] as const;
 
 /**
@@ -329,7 +334,7 @@ function rankOf(key: string, queue: QueuePicture, lateSince: string, now: number
   if (since === null) return null;
   if (queue.paused) return 1;
   if (since > lateSince || queue.queue.startsWith('__')) return null;
-  return ratesOf(key, now).out > 0 ? 3 : 2;
+  return ratesOf(key, now).out > 0 || knownRates() !== 'all' ? 3 : 2;
 }
 
 /** The reason as a sentence. */
@@ -337,9 +342,10 @@ function reasonOf({ queue, rank }: Concern, now: number): string {
   if (rank === 0) return `Dead letters arrived in the last 5 min; the queue has ${count(queue.totalSize)}`;
   if (rank === 1) return `Paused; ${several(queue.size, 'element')} ready`;
   const age = duration(readyForMs(queue, now) ?? 0);
-  return rank === 2
-    ? `Not consumed: oldest ready for ${age}`
-    : `Consumers are behind: oldest ready for ${age}`;
+  if (rank === 2) return `Not consumed: oldest ready for ${age}`;
+  return ratesOf(keyOf(queue), now).out > 0
+    ? `Consumers are behind: oldest ready for ${age}`
+    : `Oldest ready for ${age}; whether elements are taken is being measured`;
 }
 
 function Concerns() {
@@ -413,6 +419,8 @@ function Namespaces({
 }) {
   const rows = namespaces().map((name) => ({ name, ...(totals.value.byNamespace.get(name) ?? NONE) }));
   const known = (ns: string, text: string): string => (may('read', ns) ? text : '–');
+  const knownRate = (ns: string, perSecond: number): string =>
+    totals.value.hasRates ? known(ns, rate(perSecond)) : '–';
   const alarmsOf = (name: string): readonly AlarmPicture[] =>
     [...alarms.values()].filter(({ namespaces: of }) => of?.includes(name) === true);
   return (
@@ -438,8 +446,8 @@ function Namespaces({
           },
           { title: 'Queues', isNumber: true, cell: ({ name, queues: of }) => known(name, count(of)) },
           { title: 'Ready', isNumber: true, cell: ({ name, ready }) => known(name, shortCount(ready)) },
-          { title: 'In/s', isNumber: true, cell: ({ name, in: inserted }) => known(name, rate(inserted)) },
-          { title: 'Out/s', isNumber: true, cell: ({ name, out }) => known(name, rate(out)) },
+          { title: 'In/s', isNumber: true, cell: ({ name, in: inserted }) => knownRate(name, inserted) },
+          { title: 'Out/s', isNumber: true, cell: ({ name, out }) => knownRate(name, out) },
         ]}
       />
     </Card>

@@ -29,6 +29,10 @@ export const version = signal(0);
 export const connection = signal<StreamState>('connecting');
 /** Start of the uninterrupted stream. When counts changed before that is not known. */
 let followedSince = now();
+/** When the stream was last live; null while it is. Changes after that are not known either. */
+let followedUntil: number | null = now();
+/** From when until when the stream was live without interruption, by the browser's clock; null: it still is. */
+let watched: { since: number; until: number | null } = { since: browserNow(), until: null };
 /** Increases to open a new connection where the browser would not. */
 const attempt = signal(0);
 /** The engines that the server cannot reach, as text; null while the server itself cannot be reached. */
@@ -242,6 +246,15 @@ export function follow(): void {
   });
   every(FORGET_EVERY_MS, forgetOldSamples);
   effect(() => {
+    if (connection.value === 'live') {
+      followedUntil = null;
+      watched = { since: browserNow(), until: null };
+    } else {
+      followedUntil ??= now();
+      watched.until ??= browserNow();
+    }
+  });
+  effect(() => {
     attempt.value;
     if (isStreamWanted.value) return listen();
     connection.value = isHidden.value ? 'resting' : isPaused.value ? 'paused' : 'connecting';
@@ -296,6 +309,8 @@ const SPACING_MS = 3_000;
 export const KEPT_MS = 300_000;
 /** Time range over which rates are measured. */
 const WINDOW_MS = 15_000;
+/** How long the page follows the queues before it shows rates: the server reads changed queues twice a second. */
+const MIN_WATCHED_MS = 1_000;
 
 /** Adds a sample, and drops old ones. Two changes close together are one sample. */
 function addSample(ofQueue: DepthSample[], at: number, { size, stats }: QueuePicture): void {
@@ -313,8 +328,18 @@ function isAtRest(ofQueue: readonly DepthSample[], at: number): boolean {
   return (ofQueue.at(-1)?.at ?? 0) <= at - KEPT_MS;
 }
 
-/** Returns inserts and takes of a queue per second, as far as this page has seen them. */
-export function ratesOf(key: string, at: number): { in: number; out: number } {
+/** How much the page knows of rates: none yet, those of a shorter time than they are measured over, or all of them. */
+export function knownRates(): 'none' | 'some' | 'all' {
+  const ms = (watched.until ?? browserNow()) - watched.since;
+  return ms < MIN_WATCHED_MS ? 'none' : ms < WINDOW_MS ? 'some' : 'all';
+}
+
+/**
+ * Returns inserts and takes of a queue per second, as far as this page has seen them: those at `at`, or when the stream
+ * was last live.
+ */
+export function ratesOf(key: string, now: number): { in: number; out: number } {
+  const at = Math.min(now, followedUntil ?? now);
   const known = samples.get(key);
   const last = known?.at(-1);
   if (known === undefined || last === undefined || last.at < followedSince) return { in: 0, out: 0 };
