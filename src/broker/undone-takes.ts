@@ -1,6 +1,7 @@
 import { bodyBytes, type Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import { LogOnChange } from '../util/log-on-change.ts';
 import { Retries } from '../util/retries.ts';
 import type { Namespace } from './namespace.ts';
 
@@ -20,6 +21,7 @@ const MAX_BYTES = 64 * 1_048_576;
 export class UndoneTakes {
   readonly #ns: Namespace;
   readonly #retries: Retries;
+  readonly #failures: LogOnChange;
   #bytes = 0;
   #count = 0;
   #lastId = 0;
@@ -28,14 +30,19 @@ export class UndoneTakes {
 
   constructor(namespace: Namespace) {
     this.#ns = namespace;
-    this.#retries = new Retries({
-      clock: namespace.clock,
-      delayMs: RETRY_MS,
-      failed: (_name, error) =>
-        namespace.log.warn(
-          { err: error },
+    const { clock, log } = namespace;
+    this.#failures = new LogOnChange({
+      failed: (err) =>
+        log.warn(
+          { err },
           'popped elements could not be returned to their queue yet; the node retries until they are',
         ),
+      worksAgain: () => log.info({}, 'popped elements are returned to their queue again'),
+    });
+    this.#retries = new Retries({
+      clock,
+      delayMs: RETRY_MS,
+      failed: (_name, error) => this.#failures.failed(error),
     });
   }
 
@@ -53,6 +60,7 @@ export class UndoneTakes {
     const put = async (): Promise<void> => {
       try {
         await this.#store(queue, popped);
+        this.#failures.worked();
         done();
       } catch (error) {
         if (mayRepeat && isCertain(error)) throw error;

@@ -24,12 +24,15 @@ describe('popped elements that are returned while their engine is unavailable', 
   let mayUndo: Promise<void> = Promise.resolve();
   /** The error with which `undoTake` rejects after it has taken effect; null: none. */
   let lateFailure: QuaysideError | null = null;
+  /** Messages of the log. */
+  let logged: string[] = [];
   /** Replies of takes wait for this. */
   let mayReply: Promise<void> = Promise.resolve();
 
   beforeEach(async () => {
     failures = [];
     lateFailure = null;
+    logged = [];
     mayReply = Promise.resolve();
     mayUndo = Promise.resolve();
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
@@ -48,7 +51,11 @@ describe('popped elements that are returned while their engine is unavailable', 
         if (lateFailure !== null) throw lateFailure;
       },
     }));
-    broker = brokerOn([{ policy: POLICY, engine }], opened.clock);
+    const note = (_fields: object, message: string): void => {
+      logged.push(message);
+    };
+    const log = { debug: () => {}, info: note, warn: note };
+    broker = brokerOn([{ policy: POLICY, engine }], opened.clock, undefined, log);
     await broker.start();
     queue = broker.namespace('N').queue('q');
     await queue.insert([newElement({ body: 'first' }), newElement({ body: 'second' })]);
@@ -81,6 +88,18 @@ describe('popped elements that are returned while their engine is unavailable', 
     await pass(1_000);
     assert.equal(bodyText(await waiting), 'first');
     assert.equal(bodyText(await get()), 'second');
+  });
+
+  it('are logged once, however many calls fail, and once when they are stored', async () => {
+    failures = Array.from({ length: 4 }, () => new QuaysideError('storage-unavailable', 'planted'));
+    for (const delivery of [await get(), await get()]) queue.returnAllUndelivered([delivery]);
+    await pass(1_000);
+    await pass(1_000);
+    assert.equal(await size(), 2);
+    assert.deepEqual(logged, [
+      'popped elements could not be returned to their queue yet; the node retries until they are',
+      'popped elements are returned to their queue again',
+    ]);
   });
 
   it('wake waiting consumers if they returned although the engine reported an unknown outcome', async () => {
