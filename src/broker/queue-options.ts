@@ -80,8 +80,13 @@ export class QueueOptionsTable {
     this.#deadLetterQueues = null;
   }
 
+  /** The stored options of a queue as JSON; without members if it has none. */
+  storedOf(name: string): ShownOptions & JsonValue {
+    return showOptions(this.#stored.get(name) ?? {});
+  }
+
   record(name: string): OptionsRecord {
-    const stored = showOptions(this.#stored.get(name) ?? {});
+    const stored = this.storedOf(name);
     const rule = ruleFor(this.#rules, name);
     const ruleOptions = showOptions(rule?.options ?? {});
     const settings = this.settingsOf(name);

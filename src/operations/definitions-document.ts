@@ -1,4 +1,3 @@
-import { setImmediate as turn } from 'node:timers/promises';
 import type { Broker } from '../broker/broker.ts';
 import type { Queue } from '../broker/queue.ts';
 import { checkDeadLetterQueue, checkOptions, showOptions, toOptions } from '../broker/queue-options.ts';
@@ -16,6 +15,7 @@ import { textFingerprint } from '../model/fingerprint.ts';
 import { atMember, memberPath, parse } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 import { declarationMembers, ShownOptions, STRICT } from '../model/records.ts';
+import { mapInTurns } from '../util/map-in-turns.ts';
 import { namedObject, optional, Type } from '../util/schema.ts';
 
 /** An exchange of the document. */
@@ -97,8 +97,8 @@ interface DefinitionsContext {
 /** Maximum number of exchanges and queues in a document. */
 const MAX_ENTRIES = 20_000;
 
-/** Changes after which other requests are served: a dry run waits for nothing, and checks 20,000 in a second. */
-const CHANGES_PER_TURN = 100;
+/** Entries after which other requests are served. To read, compare or check 20,000 takes some tenths of a second. */
+const PER_TURN = 100;
 
 const NOT_STORED: DocumentQueue = { paused: false, options: null };
 
@@ -115,7 +115,7 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
     if (names.size === 0) continue;
     queues[namespace.name] = Object.fromEntries(
       [...names].sort().map((name) => {
-        const { stored } = namespace.visit(name).optionsRecord();
+        const stored = namespace.options.storedOf(name);
         const options = Object.keys(stored).length === 0 ? null : stored;
         return [name, { paused: namespace.pausedNames.has(name), options }];
       }),
@@ -141,7 +141,7 @@ export function versionOfDefinitions(document: DefinitionsDocument): string {
  * Parses a document. Missing members default to empty, `stopped` and `paused` to false.
  * @throws QuaysideError `invalid-parameter` with the path, `invalid-name`, `namespace-not-found`
  */
-export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsDocument {
+export async function parseDefinitions(payload: unknown, broker: Broker): Promise<DefinitionsDocument> {
   const { exchanges = {}, queues = {} } = parse(Definitions, payload);
   const declared = Object.entries(exchanges);
   const named = Object.entries(queues).map(([ns, ofNamespace]) => [ns, Object.entries(ofNamespace)] as const);
@@ -153,33 +153,39 @@ export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsD
     );
   }
   for (const [ns] of named) atMember(memberPath('queues', ns), () => broker.namespace(ns));
-  return {
-    exchanges: Object.fromEntries(
-      declared.map(([id, { stopped = false, ...declaration }]) => [
+  const wantedExchanges = await mapInTurns(
+    declared,
+    PER_TURN,
+    ([id, { stopped = false, ...declaration }]) =>
+      [
         atMember('exchanges', () => checkName('exchange', id)),
         { ...toDeclaration(declaration), stopped },
-      ]),
-    ),
-    queues: Object.fromEntries(
-      named.map(([ns, entries]) => [
-        ns,
-        Object.fromEntries(
-          entries.map(([name, { paused = false, options = null }]) => [
-            atMember(memberPath('queues', ns), () => checkName('queue', name)),
-            { paused, options: options && storedOptionsAt(['queues', ns, name, 'options'], name, options) },
-          ]),
-        ),
-      ]),
-    ),
-  };
+      ] as const,
+  );
+  const wantedQueues: [string, DefinitionsDocument['queues'][string]][] = [];
+  for (const [ns, entries] of named) {
+    const path = memberPath('queues', ns);
+    const wanted = await mapInTurns(
+      entries,
+      PER_TURN,
+      ([name, { paused = false, options = null }]) =>
+        [
+          atMember(path, () => checkName('queue', name)),
+          { paused, options: options && storedOptionsAt(path, name, options) },
+        ] as const,
+    );
+    wantedQueues.push([ns, Object.fromEntries(wanted)]);
+  }
+  return { exchanges: Object.fromEntries(wantedExchanges), queues: Object.fromEntries(wantedQueues) };
 }
 
 /**
- * Returns options with their defaults filled in, as they are stored. @throws QuaysideError `invalid-parameter` with the
- * path in the document
+ * Returns options with their defaults filled in, as they are stored.
+ * @param path of the queue's namespace in the document
+ * @throws QuaysideError `invalid-parameter` with the path in the document
  */
-function storedOptionsAt(path: readonly string[], queue: string, given: ShownOptions): ShownOptions {
-  return atMember(path.reduce(memberPath, ''), () => {
+function storedOptionsAt(path: string, queue: string, given: ShownOptions): ShownOptions {
+  return atMember(memberPath(memberPath(path, queue), 'options'), () => {
     const options = toOptions(given);
     checkDeadLetterQueue(queue, options);
     return showOptions(options);
@@ -192,21 +198,23 @@ function storedOptionsAt(path: readonly string[], queue: string, given: ShownOpt
  * forwards to a queue before its limit applies, except to one that is resumed.
  * @param prunes whether definitions that the wanted document does not contain are deleted
  */
-export function definitionChanges(
+export async function definitionChanges(
   present: DefinitionsDocument,
   wanted: DefinitionsDocument,
   prunes: boolean,
-): DocumentChange[] {
+): Promise<DocumentChange[]> {
   const changes: DocumentChange[] = [];
   const running: DocumentChange[] = [];
   const resumed: DocumentChange[] = [];
-  for (const [id, before, after] of mergedEntries(present.exchanges, wanted.exchanges)) {
-    if (after === null ? prunes : before === null || !isSame(before, after))
+  const isChange = <T>(before: T | null, after: T | null): boolean =>
+    after === null ? prunes : !isSame(before, after);
+  await mapInTurns(mergedEntries(present.exchanges, wanted.exchanges), PER_TURN, ([id, before, after]) => {
+    if (isChange(before, after))
       (after?.stopped === false ? running : changes).push({ kind: 'exchange', id, before, after });
-  }
+  });
   for (const [ns, ofBefore, ofAfter] of mergedEntries(present.queues, wanted.queues)) {
-    for (const [queue, before, after] of mergedEntries(ofBefore ?? {}, ofAfter ?? {})) {
-      if (after === null ? prunes : !isSame(before ?? NOT_STORED, after))
+    await mapInTurns(mergedEntries(ofBefore ?? {}, ofAfter ?? {}), PER_TURN, ([queue, before, after]) => {
+      if (isChange(before ?? NOT_STORED, after))
         (before?.paused && !after?.paused ? resumed : changes).push({
           kind: 'queue',
           ns,
@@ -214,7 +222,7 @@ export function definitionChanges(
           before,
           after,
         });
-    }
+    });
   }
   return [...changes, ...running, ...resumed];
 }
@@ -250,20 +258,17 @@ export async function applyChanges(
 ): Promise<(ChangeOutcome | undefined)[]> {
   const keys = new Map(exchanges.visible(NODE));
   const [ofExchange, ofQueue] = dryRun ? [checkExchange, checkQueue] : [applyToExchange, applyToQueue];
-  const outcomes: (ChangeOutcome | undefined)[] = [];
-  for (const [i, change] of changes.entries()) {
-    if (i % CHANGES_PER_TURN === CHANGES_PER_TURN - 1) await turn();
+  return mapInTurns(changes, PER_TURN, async (change): Promise<ChangeOutcome | undefined> => {
     try {
       const caller = callerNow();
       if (change.kind === 'queue') await ofQueue(change, broker.namespace(change.ns).queue(change.queue));
       else await ofExchange(change, keys.get(change.id) ?? change.id, exchanges, caller);
-      outcomes.push(dryRun ? undefined : 'done');
+      return dryRun ? undefined : 'done';
     } catch (error) {
       if (!(error instanceof QuaysideError)) throw error;
-      outcomes.push({ code: error.code, message: error.message });
+      return { code: error.code, message: error.message };
     }
-  }
-  return outcomes;
+  });
 }
 
 async function applyToExchange(

@@ -12,6 +12,7 @@ import {
 import { quote } from '../../util/quote.ts';
 import { namedObject, orNull, Type } from '../../util/schema.ts';
 import { entityTag, readVersions } from '../head.ts';
+import { jsonPieces } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { readJson } from '../request.ts';
 import { json, type Route, route } from '../route.ts';
@@ -78,7 +79,7 @@ export const definitionRoutes: readonly Route[] = [
     handle: (call, { dryRun, prune }) =>
       readJson(call, MAX_DOCUMENT_BYTES, async (payload) => {
         const { parts } = call.front;
-        const wanted = parseDefinitions(payload, parts.broker);
+        const wanted = await parseDefinitions(payload, parts.broker);
         const present = presentDefinitions(parts);
         const versions = readVersions(call.head);
         if (versions !== null && !versions.has(versionOfDefinitions(present))) {
@@ -87,17 +88,16 @@ export const definitionRoutes: readonly Route[] = [
             `The definitions do not have the version that If-Match names, ${quote(call.head.ifMatch)}. Read them again, and check the difference.`,
           );
         }
-        const changes = definitionChanges(present, wanted, prune);
+        const changes = await definitionChanges(present, wanted, prune);
         call.auditFields = { dryRun, changes: changes.length };
         const callerNow = (): User => {
           call.renewUser();
           return call.user;
         };
         const outcomes = await applyChanges(changes, parts, callerNow, dryRun);
-        call.sendJson({
-          applied: !dryRun,
-          changes: changes.map((change, i) => ({ ...change, outcome: outcomes[i] })),
-        });
+        const start = `{"applied":${!dryRun},"changes":[`;
+        const listed = changes.map((change, i) => ({ ...change, outcome: outcomes[i] }));
+        await call.sendPieces(jsonPieces(start, listed, (change) => JSON.stringify(change), ']}'));
       }),
   }),
 ];

@@ -1,4 +1,3 @@
-import { setImmediate as turn } from 'node:timers/promises';
 import { checkRight, type User } from '../../access/user.ts';
 import type { LoopIds } from '../../exchange/cycles.ts';
 import {
@@ -15,6 +14,7 @@ import { QuaysideError } from '../../model/errors.ts';
 import { parse } from '../../model/members.ts';
 import { checkName } from '../../model/names.ts';
 import { ExchangeDeclaration, ExchangeRecord, ExchangeTrial, exchangeMembers } from '../../model/records.ts';
+import { mapInTurns } from '../../util/map-in-turns.ts';
 import { named, namedObject, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { entityTag, readVersions } from '../head.ts';
@@ -287,8 +287,8 @@ function formatLoops(loops: LoopIds): string {
 
 type Listed = readonly [id: string, record: ExchangeRecord];
 
-/** Records formatted at once; other requests are served between such groups. */
-const RECORDS_AT_ONCE = 16;
+/** Records that are created before other requests are served. */
+const RECORDS_PER_TURN = 16;
 
 async function readRecords(
   { front, user }: HttpCall,
@@ -296,13 +296,11 @@ async function readRecords(
 ): Promise<Listed[]> {
   const { exchanges } = front.parts;
   const graph = exchanges.graph(user);
-  const listed: Listed[] = [];
-  for (const [i, [id, key]] of items.entries()) {
-    if (i % RECORDS_AT_ONCE === RECORDS_AT_ONCE - 1) await turn();
-    // Skip exchanges that were deleted in between.
-    if (exchanges.has(key)) listed.push([id, exchanges.record(key, user, graph)]);
-  }
-  return listed;
+  // Skip exchanges that were deleted in between.
+  const listed = await mapInTurns(items, RECORDS_PER_TURN, ([id, key]): Listed[] =>
+    exchanges.has(key) ? [[id, exchanges.record(key, user, graph)]] : [],
+  );
+  return listed.flat();
 }
 
 /** The forms of a listing as pieces of JSON. */
