@@ -61,6 +61,16 @@ describe('the unsettled capacity of a session', () => {
     assert.equal((await b.next()).message.delivery_count ?? 0, 0);
   });
 
+  it('is available to all links while one delivery stays unsettled, however many come after it', async () => {
+    await fill('many');
+    await node.insert('few', 'x');
+    const held = await (await client.receiver('N/few')).take();
+    await receiveAll();
+    held.delivery.accept();
+    await until(() => node.server.counts.unacknowledged === 0);
+    assert.equal((await node.sizes('few')).ready, 0);
+  });
+
   it('is restored after the client detached a link with unsettled deliveries', async () => {
     await fill('many');
     await node.insert('few', ...'abcdefghij');

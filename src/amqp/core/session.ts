@@ -74,9 +74,9 @@ const WINDOW = AMQP_LIMITS.unsettled;
 /**
  * This server's end of a session (transport, 2.5). All ids are serial numbers of 32 bits, which wrap.
  *
- * A message can be sent only if there is a place for the next id, that is, once the oldest delivery is settled.
- * Messages that exceed the client's window, or what the writer takes, wait in one queue with the flows that report used
- * credit, so that a drained link's flow never overtakes a transfer.
+ * A message can be sent only while fewer than `AMQP_LIMITS.unsettled` deliveries are unsettled. Messages that exceed
+ * the client's window, or what the writer takes, wait in one queue with the flows that report used credit, so that a
+ * drained link's flow never overtakes a transfer.
  */
 export class SessionEndpoint {
   /** This server's channel number, and the client's. */
@@ -106,10 +106,13 @@ export class SessionEndpoint {
   #nextOutgoingId: number;
   #remoteWindow: number;
   #hasSent = false;
-  /** The deliveries from the oldest unsettled one to the newest; undefined: settled. */
-  readonly #sent: (SentDelivery | undefined)[] = [];
-  /** The id of the first delivery in `#sent`, or of the next one. */
-  #oldestSentId: number;
+  /** The id of the next delivery. */
+  #nextSentId: number;
+  /**
+   * The unsettled deliveries by their ids, in the order of sending. Their ids may be far apart: one delivery may stay
+   * unsettled for hours while other links of the session continue.
+   */
+  readonly #sent = new Map<number, SentDelivery>();
   /** Deliveries in the queue that have no id yet. */
   #unnumbered = 0;
   readonly #queue = new Fifo<QueuedFrame>();
@@ -135,7 +138,7 @@ export class SessionEndpoint {
     this.#remoteWindow = fields.remoteWindow;
     this.#firstOutgoingId = fields.firstId;
     this.#nextOutgoingId = fields.firstId;
-    this.#oldestSentId = fields.firstId;
+    this.#nextSentId = fields.firstId;
     const begin = frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.begin, () => {
       writer.ushort(this.peerChannel);
       writer.uint(this.#nextOutgoingId);
@@ -146,9 +149,9 @@ export class SessionEndpoint {
     connection.send(begin, null);
   }
 
-  /** How many more deliveries may be sent before the oldest one is settled. */
+  /** How many more deliveries may be sent before one is settled. */
   get available(): number {
-    return WINDOW - this.#unnumbered - this.#sent.length;
+    return WINDOW - this.#unnumbered - this.#sent.size;
   }
 
   /** How many deliveries can be sent now without waiting for the client's window. */
@@ -329,23 +332,16 @@ export class SessionEndpoint {
 
   /** Applies a client's disposition of deliveries that were sent to it. Skips settled ones. */
   disposition(first: number, last: number, state: AmqpDeliveryState, isSettled: boolean): void {
-    const oldest = this.#oldestSentId;
-    if (serialDifference(last, oldest) < 0) return;
-    const from = serialDifference(oldest, first) > 0 ? oldest : first;
-    for (let id = from; ; id = serialAfter(id)) {
-      const delivery = this.#sentWith(id);
-      if (delivery !== undefined) {
-        if (isSettled) this.#forget(delivery);
-        delivery.endpoint.handler?.onDisposition(delivery, state, isSettled);
-      }
-      if (id === last) break;
+    for (const delivery of this.#unsettledBetween(first, last)) {
+      if (isSettled) this.#forget(delivery);
+      delivery.endpoint.handler?.onDisposition(delivery, state, isSettled);
     }
     if (isSettled) this.#connection.host.onSessionCapacity(this);
   }
 
   /** Settles a delivery and sends the disposition, unless the client has settled it. */
   settleSent(delivery: SentDelivery): void {
-    if (this.isOver || this.#sentWith(delivery.id) !== delivery) return;
+    if (this.isOver || this.#sent.get(delivery.id) !== delivery) return;
     this.#forget(delivery);
     this.#settle(false, delivery.id, null);
     this.#connection.host.onSessionCapacity(this);
@@ -354,7 +350,7 @@ export class SessionEndpoint {
   /** Drops the queued frames of a link that has ended, and its unsettled deliveries unless they are kept. */
   dropSent(endpoint: SenderEndpoint, keepsUnsettled: boolean): void {
     if (!keepsUnsettled && endpoint.unsettledCount > 0) {
-      for (const delivery of [...this.#sent]) if (delivery?.endpoint === endpoint) this.#forget(delivery);
+      for (const delivery of this.#sent.values()) if (delivery.endpoint === endpoint) this.#forget(delivery);
     }
     if (this.#queue.length > 0) {
       for (const waiting of this.#queue.clear()) {
@@ -441,36 +437,31 @@ export class SessionEndpoint {
 
   /** Assigns the next id to a delivery. */
   #assignId(delivery: SentDelivery): void {
-    const { endpoint, isSettled } = delivery;
     delivery.id = this.#nextSentId;
-    this.#sent.push(isSettled ? undefined : delivery);
+    this.#nextSentId = serialAfter(delivery.id);
     this.#unnumbered -= 1;
     this.#hasSent = true;
-    if (isSettled) this.#dropSettled();
-    else endpoint.unsettledCount += 1;
+    if (delivery.isSettled) return;
+    this.#sent.set(delivery.id, delivery);
+    delivery.endpoint.unsettledCount += 1;
   }
 
-  get #nextSentId(): number {
-    return serialAfter(this.#oldestSentId, this.#sent.length);
-  }
-
-  /** The unsettled delivery with this id; undefined if there is none. */
-  #sentWith(id: number): SentDelivery | undefined {
-    return this.#sent[(id - this.#oldestSentId) >>> 0];
+  /** The unsettled deliveries of a range, which may be longer than there are unsettled ones. */
+  *#unsettledBetween(first: number, last: number): Generator<SentDelivery> {
+    const rest = (last - first) >>> 0;
+    if (rest < this.#sent.size) {
+      for (let i = 0; i <= rest; i++) {
+        const delivery = this.#sent.get(serialAfter(first, i));
+        if (delivery !== undefined) yield delivery;
+      }
+    } else {
+      for (const [id, delivery] of this.#sent) if ((id - first) >>> 0 <= rest) yield delivery;
+    }
   }
 
   #forget({ id, endpoint }: SentDelivery): void {
     endpoint.unsettledCount -= 1;
-    this.#sent[(id - this.#oldestSentId) >>> 0] = undefined;
-    this.#dropSettled();
-  }
-
-  /** Drops settled deliveries up to the oldest unsettled one. */
-  #dropSettled(): void {
-    while (this.#sent.length > 0 && this.#sent[0] === undefined) {
-      this.#sent.shift();
-      this.#oldestSentId = serialAfter(this.#oldestSentId);
-    }
+    this.#sent.delete(id);
   }
 
   // Settlements, of which several may share a disposition.
