@@ -44,7 +44,7 @@ function openStore(): OpenStore {
     begin(needsSync);
   };
   const run = (...batches: Call[][]): BatchResult[] => {
-    const parts = batches.map((calls) => wholeOf({ now: 1, calls, bodies: NO_BODIES }));
+    const parts = batches.map((calls) => wholeOf({ now: 1, calls, bytes: 0, bodies: NO_BODIES }));
     runBatches(store, parts);
     return parts.map(({ result }) => result);
   };

@@ -298,7 +298,9 @@ export class WorkerClient {
       const packed = batch.bodies.pack(false, transfer);
       const calls = batch.calls.map(({ request }) => request);
       const now = this.#time.now();
-      this.#worker?.postMessage({ kind: 'batch', now, calls, bodies: packed } satisfies ToWorker, transfer);
+      const { byteLength: bytes } = batch.bodies;
+      const message = { kind: 'batch', now, calls, bodies: packed, bytes } satisfies ToWorker;
+      this.#worker?.postMessage(message, transfer);
     }
   }
 

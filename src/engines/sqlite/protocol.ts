@@ -70,7 +70,7 @@ export interface Operations {
   settle(
     items: Fields,
     actions: readonly (OtherAction | null)[] | null,
-    inserts?: readonly SettleInserts[],
+    inserts?: SettleInserts,
   ): Fields | SettleOutcome;
   undoTake(queue: QueueName, deliveries: readonly UndoneDelivery[]): void;
   scan(
@@ -211,10 +211,13 @@ export const SETTLE_FIELDS: SettleFields['length'] = 7;
 export type OtherAction = Exclude<SettleAction, FinishAction>;
 
 /**
- * The elements that a call of `settle` inserts into one queue: for each, the index of the item that inserts it, and
- * {@link ElementFields} or {@link SimilarFields}.
+ * The elements that a call of `settle` inserts, as {@link ElementFields} or {@link SimilarFields}, and their places. An
+ * element that an item inserts into several queues is sent once.
  */
-export type SettleInserts = readonly [queue: QueueName, items: number[], elements: Fields];
+export type SettleInserts = readonly [elements: Fields, queues: readonly QueueInserts[]];
+
+/** What is inserted into one queue, in order: indices of the items that do so, and of their elements. */
+export type QueueInserts = readonly [queue: QueueName, items: number[], elements: number[]];
 
 /** Joined by commas, which no name contains; '' on a plain queue. */
 export function joinGroups(groups: readonly GroupName[]): string {
@@ -241,6 +244,8 @@ export interface Batch {
   readonly now: number;
   readonly calls: readonly Call[];
   readonly bodies: PackedBodies;
+  /** Bytes that the bodies take in the file: each counts once for every element that has it. */
+  readonly bytes: number;
 }
 
 /** Messages to the worker. */
@@ -310,8 +315,14 @@ export interface PackedBodies {
   readonly large: readonly Uint8Array<ArrayBuffer>[];
 }
 
-/** State of a {@link BodyWriter}: numbers of small and large bodies, and their bytes. */
-type Mark = readonly [small: number, large: number, smallBytes: number, largeBytes: number];
+/** State of a {@link BodyWriter}: numbers of small and large bodies, their bytes, and those of repeated ones. */
+type Mark = readonly [
+  small: number,
+  large: number,
+  smallBytes: number,
+  largeBytes: number,
+  repeatedBytes: number,
+];
 
 /** Collects the bodies of a batch. They are copied only when it is packed. */
 export class BodyWriter {
@@ -319,10 +330,11 @@ export class BodyWriter {
   readonly #large: Uint8Array[] = [];
   #smallBytes = 0;
   #largeBytes = 0;
+  #repeatedBytes = 0;
 
-  /** Bytes of all bodies so far. */
+  /** Bytes of all bodies so far; repeated ones are counted again. */
   get byteLength(): number {
-    return this.#smallBytes + this.#largeBytes;
+    return this.#smallBytes + this.#largeBytes + this.#repeatedBytes;
   }
 
   /** Adds a body. Returns its offset for {@link bodyAt}, which is negative for a large one. */
@@ -338,16 +350,23 @@ export class BodyWriter {
     return offset;
   }
 
+  /** Counts a body that was added before once more, since another element has it, too. */
+  repeat({ byteLength }: Uint8Array): void {
+    this.#repeatedBytes += byteLength;
+  }
+
   mark(): Mark {
-    return [this.#small.length, this.#large.length, this.#smallBytes, this.#largeBytes];
+    const { length } = this.#small;
+    return [length, this.#large.length, this.#smallBytes, this.#largeBytes, this.#repeatedBytes];
   }
 
   /** Drops the bodies added since a mark; without a mark, all of them. */
-  truncate([small, large, smallBytes, largeBytes]: Mark = [0, 0, 0, 0]): void {
+  truncate([small, large, smallBytes, largeBytes, repeatedBytes]: Mark = [0, 0, 0, 0, 0]): void {
     this.#small.length = small;
     this.#large.length = large;
     this.#smallBytes = smallBytes;
     this.#largeBytes = largeBytes;
+    this.#repeatedBytes = repeatedBytes;
   }
 
   /**
@@ -382,12 +401,6 @@ export class BodyWriter {
 
 export function bodyAt({ small, large }: PackedBodies, offset: number, length: number): Uint8Array {
   return offset < 0 ? (large[-offset - 1] ?? NO_BYTES) : small.subarray(offset, offset + length);
-}
-
-export function byteLengthOf({ small, large }: PackedBodies): number {
-  let bytes = small.byteLength;
-  for (const body of large) bytes += body.byteLength;
-  return bytes;
 }
 
 function fillsItsMemory(body: Uint8Array): body is Uint8Array<ArrayBuffer> {

@@ -42,10 +42,10 @@ import {
   nameOf,
   type OtherAction,
   type PackedBodies,
+  type QueueInserts,
   type QueueName,
   type RareFields,
   type Scanned,
-  type SettleInserts,
   SIMILAR,
   TAKEN_FIELDS,
   type Taken,
@@ -183,6 +183,10 @@ export class SqliteStorage implements Storage {
     let last: QueueKey | null = null;
     let actions: (OtherAction | null)[] | null = null;
     let inserts: Map<QueueName, QueueInserts> | null = null;
+    const elements: Fields = [];
+    let before = -1;
+    let count = 0;
+    let lastElement: NewElement | null = null;
     const fields: Fields = [];
     const now = this.#time.now();
     for (let index = 0; index < items.length; index++) {
@@ -197,21 +201,27 @@ export class SqliteStorage implements Storage {
         continue;
       }
       for (const { queue: to, element } of action.inserts ?? []) {
+        // An exchange passes the same object for all destinations that get the same copy.
+        if (element === lastElement) bodies.repeat(element.body);
+        else {
+          before = this.#writeElement(element, now, bodies, elements, before);
+          lastElement = element;
+          count += 1;
+        }
         const target = nameOf(to);
         inserts ??= new Map();
         let own = inserts.get(target);
         if (own === undefined) {
-          own = { items: [], elements: [], before: -1 };
+          own = [target, [], []];
           inserts.set(target, own);
         }
-        own.items.push(index);
-        own.before = this.#writeElement(element, now, bodies, own.elements, own.before);
+        own[1].push(index);
+        own[2].push(count - 1);
       }
     }
-    const insertsOf = ([to, own]: [QueueName, QueueInserts]): SettleInserts => [to, own.items, own.elements];
     return inserts === null
       ? ['settle', fields, actions]
-      : ['settle', fields, actions, [...inserts].map(insertsOf)];
+      : ['settle', fields, actions, [elements, [...inserts.values()]]];
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
@@ -309,13 +319,6 @@ export class SqliteStorage implements Storage {
     const end = fields.push(contentType, more, offset, body.byteLength, dueAt, tries, groups, rare);
     return end - ELEMENT_FIELDS;
   }
-}
-
-/** The elements of a settlement for one queue, and the index of their last `ElementFields`. */
-interface QueueInserts {
-  readonly items: number[];
-  readonly elements: Fields;
-  before: number;
 }
 
 function identity<T>(result: T): T {

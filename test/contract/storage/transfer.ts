@@ -130,6 +130,28 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(stream, 9, 'g1')), [bodies[1]]);
     });
 
+    it('inserts one element into several queues, and leaves out those of items that are not reserved', async () => {
+      const [from, one, two] = [on.queue(), on.queue(), on.queue()];
+      const bodies = ['1', '2', '3', '4'];
+      await on.storage.insert(from, newElements(...bodies));
+      const moves: Transfer[] = [];
+      for (const body of bodies) {
+        const headers = body === '4' ? ['x-hop-count', '2'] : ['x-hop-count', '1'];
+        const element = newElement({ body, headers });
+        const inserts = [one, ...(body === '2' ? [] : [two])].map((queue) => ({ queue, element }));
+        const finish = byToken(await on.reserveOne(from));
+        moves.push({ from, finish: body === '3' ? { ...finish, token: 'older' } : finish, inserts });
+      }
+      assert.deepEqual(await transfer(on.storage, moves), ['done', 'done', 'lease-lost', 'done']);
+      const [inOne, inTwo] = [await on.pop(one), await on.pop(two)];
+      assert.deepEqual(bodyTexts(inOne), ['1', '2', '4']);
+      assert.deepEqual(bodyTexts(inTwo), ['1', '4']);
+      const headersOf = (deliveries: typeof inOne): string[] =>
+        deliveries.map(({ headers }) => headers.join());
+      assert.deepEqual(headersOf(inOne), ['x-hop-count,1', 'x-hop-count,1', 'x-hop-count,2']);
+      assert.deepEqual(headersOf(inTwo), ['x-hop-count,1', 'x-hop-count,2']);
+    });
+
     it('finishes a stream element for one group only', async () => {
       const [from, to] = [on.queue('stream'), on.queue()];
       await on.storage.insert(from, [newElement({ body: 'shared', groups: ['g1', 'g2'] })]);

@@ -260,9 +260,9 @@ export class Rows {
     this.#counter = counter;
     this.#sql = prepareAll(db, SQL);
     const own = ['seq', 'due_at', 'crc', 'content_crc', 'body'];
-    const common = ['tries', 'type'];
+    const common = ['tries', 'type', 'more'];
     this.#additionsOfAlike = new Additions(db, ['subscription', 'inserted_at', ...common], own);
-    const rest = [...common, 'more', 'expires_at', 'reason'];
+    const rest = [...common, 'expires_at', 'reason'];
     this.#additions = new Additions(db, ['subscription', 'inserted_at'], [...own, ...rest]);
     this.#pages = prepareAll(db, PAGES);
     this.#inState = prepareAll(db, IN_STATE);
@@ -280,10 +280,14 @@ export class Rows {
     const [example] = elements;
     const areAlike = elements.every(
       ({ type, more, tries, expiresAt, reason }) =>
-        type === example?.type && tries === example.tries && (more ?? expiresAt ?? reason) === null,
+        type === example?.type &&
+        more === example.more &&
+        tries === example.tries &&
+        (expiresAt ?? reason) === null,
     );
     const additions = areAlike ? this.#additionsOfAlike : this.#additions;
-    const shared = areAlike ? [id, now, example?.tries ?? 0, example?.type ?? null] : [id, now];
+    const { tries: allTries = 0, type: allType = null, more: allMore = null } = example ?? {};
+    const shared = areAlike ? [id, now, allTries, allType, allMore] : [id, now];
     let values: Value[] = [...shared];
     let seq = first;
     for (const { type, more, body, dueAt, tries, expiresAt, reason } of elements) {

@@ -1,6 +1,6 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { messageOf } from '../../../util/message-of.ts';
-import { type Batch, byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
+import type { Batch, FromWorker, Reply, ToWorker } from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { Backup } from './backup.ts';
 import { earlyCalls, type Part, runBatches, wholeOf } from './batch.ts';
@@ -112,7 +112,7 @@ class StoreServer {
     const store = this.#store;
     try {
       const transfer: ArrayBuffer[] = [];
-      const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
+      const bytes = batches.reduce((sum, batch) => sum + batch.bytes, 0);
       store.space?.check(bytes, batches[0]?.now ?? store.now);
       const parts = batches.map(wholeOf);
       const early = earlyCalls(store, batches);

@@ -6,6 +6,7 @@ import {
   joinGroups,
   nameOf,
   type OtherAction,
+  type PackedBodies,
   type QueueName,
   SETTLE_FIELDS,
   type SettleFields,
@@ -41,11 +42,9 @@ export function settle(
   store: Store,
   items: Fields,
   actions: readonly (OtherAction | null)[] | null,
-  inserts?: readonly SettleInserts[],
+  inserts?: SettleInserts,
 ): Fields {
-  const inserted = inserts?.map(([to, places, fields]): ReceivedInserts => {
-    return { to, places, elements: elementsOf(fields, store.received) };
-  });
+  const inserted = inserts === undefined ? undefined : receivedOf(inserts, store.received);
   if (actions !== null || inserted !== undefined) enforceGroupLimits(store, actions ?? [], inserted ?? []);
   const results: Fields = [];
   let queue: WorkerQueue | null = null;
@@ -76,6 +75,13 @@ interface ReceivedInserts {
   readonly to: QueueName;
   readonly places: readonly number[];
   readonly elements: readonly Incoming[];
+}
+
+function receivedOf([fields, queues]: SettleInserts, bodies: PackedBodies): ReceivedInserts[] {
+  const elements = elementsOf(fields, bodies);
+  return queues.map(([to, places, own]) => {
+    return { to, places, elements: own.map((index) => elements[index] as Incoming) };
+  });
 }
 
 /**
