@@ -92,9 +92,11 @@ export function dataCodecOf<T>(codec: Codec<T>): DataCodec {
 }
 
 /** A JSON codec that checks data against a schema, before an insert and after a take. */
-export function checkedBy({ '~standard': { validate } }: StandardSchema): DataCodec {
+export function checkedBy({ '~standard': standard }: StandardSchema): DataCodec {
+  // JavaScript callers may pass a schema of a library that does not implement it, or of an old version.
+  if (!standard) throw invalid('The schema has no "~standard". Allowed: a Standard Schema.');
   const checked = async (value: unknown): Promise<unknown> => {
-    const result = await validate(value);
+    const result = await standard.validate(value);
     if (result.issues === undefined) return result.value;
     throw new ValidationError(
       `The data do not match the schema: ${result.issues.map(issueText).join('; ')}`,

@@ -972,6 +972,15 @@ describe('The client', () => {
     await bad?.bury('not an order');
   });
 
+  it('rejects a schema of a library that does not implement Standard Schema when the queue is named', async () => {
+    await using watched = open();
+    const schema = { parse: (value: unknown) => value } as unknown as StandardSchema;
+    assert.throws(
+      () => watched.client.queue('N/unchecked', { schema }),
+      (error) => error instanceof ValidationError && error.message.includes('Standard Schema'),
+    );
+  });
+
   it('encodes and decodes with a codec', async () => {
     await using watched = open();
     const queue = watched.client.queue<Date>('N/coded', {

@@ -96,6 +96,17 @@ class InsertAndTake(ClientTest):
         self.assertEqual((raised.exception.code, raised.exception.outcome), ("invalid-header", "nothing-changed"))
         self.assertEqual(self.taken(), [])
 
+    def test_many_may_come_from_a_generator(self) -> None:
+        self.assertEqual(self.queue.insert_many(number for number in range(0)), [])
+        self.assertEqual(len(self.queue.insert_many((number for number in range(3)), idempotency_key="key")), 3)
+        self.assertEqual(self.taken(), [0, 1, 2])
+
+    def test_a_printed_queue_or_element_shows_its_name_or_id_but_no_body(self) -> None:
+        id = self.queue.insert("secret")
+        job = self.queue.reserve()
+        self.assertEqual(repr(job), f"<Reservation {id!r} tries=0>")
+        self.assertEqual(repr(self.queue), f"<Queue {self.queue.name!r}>")
+
     def test_an_idempotency_key_is_stored_once(self) -> None:
         first = self.queue.insert("a", idempotency_key="key")
         self.assertEqual(self.queue.insert("a", idempotency_key="key"), first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import queue as queues
 import signal
 import subprocess
 import sys
@@ -440,14 +441,15 @@ class Workers(ClientTest):
     def test_a_listener_or_a_handler_may_stop_the_worker_and_run_returns(self) -> None:
         events: list[WorkerEvent] = ["idle", "taken", "committed"]
         for event in events:
-            stopped: list[Stopped] = []
+            # Not a list: the listener of `idle` may return after `run`, whose thread may have ended the worker.
+            stopped: queues.SimpleQueue[Stopped] = queues.SimpleQueue()
             if event != "idle":
                 self.queue.insert("x")
             worker = Worker(self.queue, lambda job: None)
-            worker.on(event, lambda *_: stopped.append(worker.stop(grace=3600)))
+            worker.on(event, lambda *_: stopped.put(worker.stop(grace=3600)))
             with patch("quayside.worker.POLL_SECONDS", 0.01):
                 worker.run()
-            self.assertEqual(stopped, [Stopped(0, 0)])
+            self.assertEqual(stopped.get(), Stopped(0, 0))
 
         def handle(job: Reservation[Any]) -> None:
             worker.stop(grace=3600)

@@ -7,7 +7,7 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -106,6 +106,9 @@ class Queue(Generic[T]):
         self._codec = codec
         self._path = protocol.queue_path(name)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
     def insert(
         self,
         data: T,
@@ -130,7 +133,7 @@ class Queue(Generic[T]):
 
     def insert_many(
         self,
-        data: Sequence[T],
+        data: Iterable[T],
         *,
         delay: float | None = None,
         at: datetime | None = None,
@@ -141,12 +144,13 @@ class Queue(Generic[T]):
         timeout: float | None = None,
     ) -> list[str]:
         """Inserts all elements or none, and returns their ids. A key is extended to `key-0`, `key-1`, …."""
-        keys = protocol.line_keys(idempotency_key, len(data))
+        items = list(data)
+        keys = protocol.line_keys(idempotency_key, len(items))
         lines = [
             protocol.insert_line(
                 self._codec, item, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
             )
-            for item, key in zip(data, keys)
+            for item, key in zip(items, keys)
         ]
         return self._send_lines(lines, idempotency_key, timeout) if lines else []
 

@@ -62,6 +62,10 @@ class Element(Generic[T]):
         self.tries = content.tries
         self.mature = content.mature
 
+    def __repr__(self) -> str:
+        # Not the body, which may be large or confidential.
+        return f"<{type(self).__name__} {self.id!r} tries={self.tries}>"
+
     @cached_property
     def data(self) -> T:
         """The decoded body. It is decoded on access, so that an invalid body fails its handler, not the take."""

@@ -7,7 +7,7 @@ import logging
 import math
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -117,6 +117,9 @@ class Queue(Generic[T]):
             lambda settlements, timeout: self.settle(settlements, timeout)
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
     async def insert(
         self,
         data: T,
@@ -141,7 +144,7 @@ class Queue(Generic[T]):
 
     async def insert_many(
         self,
-        data: Sequence[T],
+        data: Iterable[T],
         *,
         delay: float | None = None,
         at: datetime | None = None,
@@ -152,12 +155,13 @@ class Queue(Generic[T]):
         timeout: float | None = None,
     ) -> list[str]:
         """Inserts all elements or none, and returns their ids. A key is extended to `key-0`, `key-1`, …."""
-        keys = protocol.line_keys(idempotency_key, len(data))
+        items = list(data)
+        keys = protocol.line_keys(idempotency_key, len(items))
         lines = [
             protocol.insert_line(
                 self._codec, item, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
             )
-            for item, key in zip(data, keys)
+            for item, key in zip(items, keys)
         ]
         if not lines:
             return []
