@@ -181,6 +181,31 @@ export function queuePages(opened: () => OpenedConsole): void {
     ]);
   });
 
+  it('says what the end of a lease does to an element, by the options of its queue', async () => {
+    const page = await opened().samePage('#/');
+    const why = page.getByLabel('Why it is not delivered now');
+    for (const [ns, options, effect] of [
+      ['N', null, 'then a try is counted, and it becomes ready again.'],
+      ['jobs', null, 'then its last try is counted, and it becomes a dead letter in __deadletter__.'],
+      [
+        'jobs',
+        { deadLetter: { maxTries: 9 }, retryDelay: { first: 90 } },
+        'becomes ready again 1 min 30 s later.',
+      ],
+    ] as const) {
+      const queue = `/q/${ns}/leased`;
+      if (options !== null)
+        await opened().request('PUT', `${queue}/options`, { body: JSON.stringify(options) });
+      await opened().insert(ns, 'leased', '1');
+      const held = await opened().request('GET', `${queue}?reserve=true&lease=300000`);
+      await held.arrayBuffer();
+      await page.goto(`${opened().server.url}/console/#${queue}/e/${held.headers.get('x-ks-id')}`);
+      await why.getByText(effect).waitFor();
+    }
+    await opened().request('DELETE', '/q/jobs/leased?force=1');
+    await opened().request('DELETE', '/q/N/leased?force=1');
+  });
+
   it('reads an element again when it has matured and when its lease has ended', async () => {
     const page = await opened().samePage('#/');
     const why = page.getByLabel('Why it is not delivered now');

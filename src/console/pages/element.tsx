@@ -1,9 +1,9 @@
 import { useComputed, useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
-import type { AlarmPicture, BrowsedElement, PendingConsumer } from '../../model/records.ts';
+import type { AlarmPicture, BrowsedElement, OptionsRecord, PendingConsumer } from '../../model/records.ts';
 import { ApiError, get, type QueueNamed, queuePath } from '../api.ts';
-import { bytes, exact, named, relative, several } from '../format.ts';
+import { bytes, duration, exact, named, relative, several } from '../format.ts';
 import {
   downloadUrl,
   type ElementBody,
@@ -36,6 +36,8 @@ type KnownElement = BrowsedElement & {
   readonly body: ElementBody | null;
   /** The number of waiting consumers; null: unknown. */
   readonly waiting: number | null;
+  /** The options that apply to a reserved element when its lease ends; null: unknown, or it is not reserved. */
+  readonly options: OptionsRecord['effective'] | null;
 };
 
 async function readKnown(
@@ -55,7 +57,11 @@ async function readKnown(
   // The same error as for users who may see bodies.
   if (element === null)
     throw new ApiError(404, 'element-not-found', `Queue ${named(of.queue)} has no element ${named(id)}.`);
-  return { ...element, body, waiting: consumers?.length ?? null };
+  const record =
+    element.holder !== null && may('read', of.ns)
+      ? await get<OptionsRecord>(queuePath(of, 'options'), { signal }).catch(() => null)
+      : null;
+  return { ...element, body, waiting: consumers?.length ?? null, options: record?.effective ?? null };
 }
 
 /** The delivery of an element to a group. */
@@ -248,14 +254,24 @@ function affectsNamespace({ alarm, namespaces = [] }: AlarmPicture, ns: string):
   return alarm === 'engine-unavailable' && namespaces.includes(ns);
 }
 
+/** What happens to a reserved element when its lease ends, as part of a sentence. */
+function fateOf({ queue }: QueueNamed, { tries, options }: KnownElement): string {
+  if (options === null)
+    return 'a try is counted, and it becomes ready again or a dead letter, as the options of the queue say';
+  const { deadLetter, retryDelay } = options;
+  const failed = tries + 1;
+  // A dead-letter queue keeps its elements.
+  if (deadLetter !== null && deadLetter.queue !== queue && failed >= deadLetter.maxTries)
+    return `its last try is counted, and it becomes a dead letter in ${named(deadLetter.queue ?? '')}`;
+  if (retryDelay === null) return 'a try is counted, and it becomes ready again';
+  const { first, factor = 1, max = first, jitter = 0 } = retryDelay;
+  const delay = duration(Math.min(max, first * factor ** (failed - 1)) * 1000);
+  return `a try is counted, and it becomes ready again ${jitter > 0 ? 'at most ' : ''}${delay} later`;
+}
+
 /** Explains why an element is not delivered now, and what would change that. */
-function WhyNotDelivered({
-  of,
-  element: { state, mature, holder, expiresAt, waiting },
-}: {
-  readonly of: QueueNamed;
-  readonly element: KnownElement;
-}) {
+function WhyNotDelivered({ of, element }: { readonly of: QueueNamed; readonly element: KnownElement }) {
+  const { state, mature, holder, expiresAt, waiting } = element;
   version.value;
   const isPaused = queues.get(keyOf(of))?.paused === true;
   const reasons: string[] = [];
@@ -270,8 +286,8 @@ function WhyNotDelivered({
     reasons.push(
       `It is reserved by ${holderText(holder)} since ${exact(Date.parse(holder.since))}.`,
       until > clock.value
-        ? `The lease ends ${relative(until, clock.value)}; then a try is counted, and it is ready again.`
-        : `The lease ended ${relative(until, clock.value)}: a try is counted, and it is ready again soon.`,
+        ? `The lease ends ${relative(until, clock.value)}; then ${fateOf(of, element)}.`
+        : `The lease ended ${relative(until, clock.value)}; soon ${fateOf(of, element)}.`,
     );
   }
   if (expiresAt !== null && Date.parse(expiresAt) <= clock.value)
