@@ -1,9 +1,14 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { readFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { type IncomingMessage, request } from 'node:http';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { it } from 'node:test';
 import type { Locator, Page } from 'playwright-core';
+import { spawnOwned } from '../support/owned-process.ts';
+import { run, runPython } from '../support/python.ts';
+import { linkClient } from '../support/source-package.ts';
 import { until } from '../support/until.ts';
 import { ADMIN, MASKED, MOVER, type OpenedConsole, READER } from './opened.ts';
 
@@ -179,6 +184,47 @@ export function queuePages(opened: () => OpenedConsole): void {
       'The lease ends, unless it is extended or settled',
       'Expires: no longer delivered',
     ]);
+  });
+
+  it('shows examples that run without changes, except that they need the password', async (t) => {
+    const page = await opened().samePage(`#/q/N/${encodeURIComponent("it's tried")}/try`);
+    const example = async (title: string): Promise<string> => {
+      const card = page.locator('section', { has: page.getByRole('heading', { name: title, exact: true }) });
+      return (await card.locator('pre').innerText())
+        .replace('…', ADMIN.password)
+        .replace(/'admin'(?= -)/, `'admin:${ADMIN.password}'`);
+    };
+    await run('sh', ['-c', await example('Insert, with curl')]);
+    assert.match(
+      await run('sh', ['-c', await example('Get the next element, waiting 30 s')]),
+      /"hello": "world"/,
+    );
+    assert.match(
+      await runPython(['-c', await example('Insert and reserve, with Python')]),
+      /'hello': 'world'/,
+    );
+    const folder = await mkdtemp(path.join(tmpdir(), 'quayside-try-'));
+    t.after(() => rm(folder, { recursive: true, force: true }));
+    await linkClient(folder);
+    await writeFile(path.join(folder, 'example.mjs'), await example('Insert and process, with TypeScript'));
+    const worker = spawnOwned(process.execPath, ['example.mjs'], {
+      cwd: folder,
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const ended = once(worker, 'close');
+    try {
+      assert.ok(worker.stdout);
+      let printed = '';
+      for await (const chunk of worker.stdout) {
+        printed += chunk;
+        if (printed.includes("{ hello: 'world' }")) break;
+      }
+      assert.match(printed, /{ hello: 'world' }/);
+    } finally {
+      worker.kill();
+      await ended;
+    }
+    await opened().request('DELETE', "/q/N/it's%20tried?force=1");
   });
 
   it('says what the end of a lease does to an element, by the options of its queue', async () => {

@@ -30,11 +30,11 @@ export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
       />
       <Snippet
         title="Insert and process, with TypeScript"
-        text={`import { Quayside, Worker } from 'quayside/client';\n\nconst quayside = new Quayside({ url: ${JSON.stringify(server)}, auth: { user: ${JSON.stringify(user)}, password: '…' } });\nconst queue = quayside.queue(${JSON.stringify(`${ns}/${queue}`)});\nawait queue.insert({ hello: 'world' });\n\nconst worker = new Worker(queue, async (job) => console.log(job.data));`}
+        text={`import { Quayside, Worker } from 'quayside/client';\n\nconst quayside = new Quayside({ url: ${JSON.stringify(server)}, auth: { user: ${JSON.stringify(user)}, password: '…' } });\nconst queue = quayside.queue(${JSON.stringify(`${ns}/${queue}`)});\nawait queue.insert({ hello: 'world' });\n\nconst worker = new Worker(queue, async (job) => console.log(job.data));\nworker.start();`}
       />
       <Snippet
         title="Insert and reserve, with Python"
-        text={`from quayside import Quayside\n\nclient = Quayside(${JSON.stringify(server)}, auth=(${JSON.stringify(user)}, "…"))\nqueue = client.queue(${JSON.stringify(`${ns}/${queue}`)})\nqueue.insert({"hello": "world"})\n\nwith queue.reserve(wait=30) as job:\n    print(job.data)`}
+        text={`from quayside import Quayside\n\nclient = Quayside(${JSON.stringify(server)}, auth=(${JSON.stringify(user)}, "…"))\nqueue = client.queue(${JSON.stringify(`${ns}/${queue}`)})\nqueue.insert({"hello": "world"})\n\njob = queue.reserve(wait=30)\nif job is not None:\n    with job:\n        print(job.data)\nclient.close()`}
       />
       <Snippet
         title="Insert, with STOMP"
