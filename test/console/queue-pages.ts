@@ -392,6 +392,30 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.equal(await page.getByText('Why is it not delivered now?').count(), 0);
   });
 
+  it('counts only the consumers of its group as waiting for an element of a stream', async () => {
+    const aborted = new AbortController();
+    // It waits for more elements than there are, so the element stays ready.
+    const waits = opened()
+      .request('POST', '/q/events/two-groups/take', {
+        body: JSON.stringify({ group: 'billing', min: 2, count: 2, to: 600_000, tid: 'waiter' }),
+        signal: aborted.signal,
+      })
+      .catch(() => {});
+    await until(async () => {
+      const consumers = await opened().request('GET', '/q/events/two-groups/consumers');
+      return ((await consumers.json()) as unknown[]).length === 1;
+    });
+    const put = await opened().request('PUT', '/q/events/two-groups', { body: '1' });
+    const { id } = (await put.json()) as { id: string };
+    const page = await opened().samePage(`#/q/events/two-groups/e/${id}?group=shipping`);
+    await page.getByText('It is ready, and no consumer is waiting.').waitFor();
+    await page.goto(`${opened().server.url}/console/#/q/events/two-groups/e/${id}?group=billing`);
+    await page.getByText('It is ready, and 1 consumer waits').waitFor();
+    aborted.abort();
+    await waits;
+    await opened().request('DELETE', '/q/events/two-groups?force=1');
+  });
+
   /** Opens the page of a dead letter and its redrive dialog. */
   async function openRedrive(queue: string, reason: string): Promise<{ page: Page; id: string }> {
     await opened().insert('jobs', queue, '1');

@@ -34,7 +34,7 @@ import { firstIdOf } from './watched-element.tsx';
 type KnownElement = BrowsedElement & {
   /** Null: the user may not see it. */
   readonly body: ElementBody | null;
-  /** The number of waiting consumers; null: unknown. */
+  /** The number of waiting consumers that may get it; null: unknown. */
   readonly waiting: number | null;
   /** The options that apply to a reserved element when its lease ends; null: unknown, or it is not reserved. */
   readonly options: OptionsRecord['effective'] | null;
@@ -61,7 +61,14 @@ async function readKnown(
     element.holder !== null && may('read', of.ns)
       ? await get<OptionsRecord>(queuePath(of, 'options'), { signal }).catch(() => null)
       : null;
-  return { ...element, body, waiting: consumers?.length ?? null, options: record?.effective ?? null };
+  return { ...element, body, waiting: waitingIn(group, consumers), options: record?.effective ?? null };
+}
+
+/** Returns the number of consumers that wait in a group of a stream, or in a plain queue; null: unknown. */
+function waitingIn(group: string | null, consumers: readonly PendingConsumer[] | null): number | null {
+  const its = consumers?.filter((one) => one.group === group).length ?? null;
+  // Without a group in the address, it is the first one of the namespace, whose name is not known here.
+  return group === null && its !== consumers?.length ? null : its;
 }
 
 /** The delivery of an element to a group. */
