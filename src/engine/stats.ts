@@ -4,6 +4,7 @@ import type { CancelTimer, Clock } from '../util/clock.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import { isUnknownOutcome, NOT_REACHABLE, unavailable } from './calls.ts';
 import type { EngineLog } from './engine.ts';
+import { SharedReads } from './shared-reads.ts';
 
 /**
  * The Stats port: counters per queue and group, for people to read. They are buffered: a crash may lose the last second
@@ -74,9 +75,11 @@ export interface CounterDeltas {
 export interface CounterStore {
   /**
    * Whether one connection carries all calls in order, so that a read sees exactly the writes that were called before
-   * it. If not, each queue is read by itself, and reads wait until no write is in flight.
+   * it. If not, reads wait until no write is in flight.
    */
   readonly isOrdered: boolean;
+  /** Queues that one call reads; 1 if they may be on different servers, so that one that fails hides no other. */
+  readonly queuesPerRead: number;
   /** A write takes queues with this many groups together, or one queue with more. */
   readonly groupsPerWrite: number;
   /** Adds in one step. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
@@ -95,13 +98,6 @@ interface Buffered extends CounterDeltas {
   readonly groups: Map<GroupName, Counters>;
 }
 
-/** The reads of one turn of the event loop. */
-interface SharedRead {
-  readonly queues: QueueKey[];
-  /** The counters of each of the queues. */
-  readonly counts: Promise<readonly ReadonlyMap<GroupName, Counters>[]>;
-}
-
 /**
  * The Stats port of every engine: counts are buffered here and written about once a second, so counting costs no write.
  */
@@ -114,8 +110,7 @@ export class BufferedStats implements Stats {
   #bufferedGroups = 0;
   #flushes = 0;
   readonly #flushing = new Set<Promise<void>>();
-  /** The read that further calls of this turn join; null: there is none. */
-  #sharedRead: SharedRead | null = null;
+  readonly #shared: SharedReads<QueueKey, ReadonlyMap<GroupName, Counters>>;
   /** All pending reads. */
   #reads = 0;
   #cancelFlush: CancelTimer | null = null;
@@ -124,6 +119,10 @@ export class BufferedStats implements Stats {
   constructor(store: CounterStore, clock: Clock, log: EngineLog) {
     this.#store = store;
     this.#clock = clock;
+    this.#shared = new SharedReads(
+      () => store.queuesPerRead,
+      (queues) => this.#readAll(queues),
+    );
     this.#failures = new LogOnChange({
       failed: (err) => log.warn({ err }, 'statistics could not be stored'),
       worksAgain: () => log.info({}, 'statistics are stored again'),
@@ -144,11 +143,7 @@ export class BufferedStats implements Stats {
     }
     this.#reads += 1;
     try {
-      if (!this.#store.isOrdered) return (await this.#readAll([queue]))[0] ?? new Map();
-      this.#sharedRead ??= this.#startRead();
-      const { queues, counts } = this.#sharedRead;
-      const index = queues.push(queue) - 1;
-      return (await counts)[index] ?? new Map();
+      return await this.#shared.read(queue);
     } finally {
       this.#reads -= 1;
     }
@@ -211,16 +206,6 @@ export class BufferedStats implements Stats {
       }
       throw error;
     }
-  }
-
-  /** Starts one read for all calls of this turn, such as those of a listing. */
-  #startRead(): SharedRead {
-    const queues: QueueKey[] = [];
-    const counts = new Promise((resolve) => setImmediate(resolve)).then(() => {
-      this.#sharedRead = null;
-      return this.#readAll(queues);
-    });
-    return { queues, counts };
   }
 
   /** Each count must be included once: either from the buffer or from the store. */

@@ -241,7 +241,7 @@ describe('Batches of the Redis engine on a cluster', () => {
 
   it('of relays that fail do not fail the reads in them, either', async () => {
     const { storage } = stub;
-    const first = storage.counts(THERE);
+    const first = storage.counts(THERE, '');
     void transfer(storage, move(HERE, THERE));
     await turns();
     await reply('settle', [entryFor('jobs/dead', 1)]);

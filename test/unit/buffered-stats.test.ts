@@ -19,6 +19,7 @@ const QUEUE = { ns: 'N', name: 'q' };
 class CountersInMemory implements CounterStore {
   readonly isOrdered: boolean;
   groupsPerWrite: number;
+  readonly queuesPerRead: number;
   readonly writes: (readonly CounterDeltas[])[] = [];
   failure: ((batch: readonly CounterDeltas[]) => QuaysideError | null) | null = null;
   /** Queues whose counters cannot be read. */
@@ -29,6 +30,7 @@ class CountersInMemory implements CounterStore {
   constructor(isOrdered = true) {
     this.isOrdered = isOrdered;
     this.groupsPerWrite = isOrdered ? 2_000 : 1;
+    this.queuesPerRead = this.groupsPerWrite;
   }
 
   async write(batch: readonly CounterDeltas[]): Promise<void> {

@@ -72,6 +72,7 @@ describe('While an engine is unavailable', () => {
     const store = {
       isOrdered: true,
       groupsPerWrite: 1,
+      queuesPerRead: 1,
       write: () => world.call(undefined),
       read: async () => {},
     };

@@ -303,6 +303,7 @@ const DELETE_LEAST_COUNTED: Statement = {
 /** Stores counters in the table `stats` on the auxiliary connection, which keeps the order of calls. */
 class PostgresCounters implements CounterStore {
   readonly isOrdered = true;
+  readonly queuesPerRead = Number.POSITIVE_INFINITY;
   /** A statement for 100,000 took more than the 3 s that it may take. */
   readonly groupsPerWrite = 2_000;
   readonly #auxiliary: AuxiliaryConnection;

@@ -158,6 +158,11 @@ export class Batchers {
     return call.outcome as Promise<Value>;
   }
 
+  /** Whether calls of this queue were made that may not be over: others take effect after them only in its batcher. */
+  isInUse(queue: QueueKey): boolean {
+    return this.#batchers.has(queueText(queue));
+  }
+
   /** Gives an operation of several calls the timeout of one call. @throws QuaysideError `outcome-unknown` */
   inTime<Value>(value: Promise<Value>): Promise<Value> {
     return inTime(this.context.clock, value, () => unknownOutcome());

@@ -21,8 +21,6 @@ export class Keys {
   readonly #prefix: string;
   /** Distinguishes the channels of a database: all databases of a server share their channels. */
   readonly #channelSuffix: string;
-  /** A cache by object: callers use one object for all calls of a queue. */
-  readonly #queues = new WeakMap<QueueKey, QueueKeys>();
 
   /** @param prefix the beginning of all keys and channels, without braces */
   constructor(prefix: string, db = 0) {
@@ -31,13 +29,8 @@ export class Keys {
   }
 
   queue(queue: QueueKey): QueueKeys {
-    let keys = this.#queues.get(queue);
-    if (keys === undefined) {
-      const base = this.#base(queue);
-      keys = { hash: `${base}:h`, order: `${base}:z`, stats: `${base}:s` };
-      this.#queues.set(queue, keys);
-    }
-    return keys;
+    const base = this.#base(queue);
+    return { hash: `${base}:h`, order: `${base}:z`, stats: `${base}:s` };
   }
 
   /** A list of the `list` variant. */

@@ -11,8 +11,9 @@ import type { RedisContext } from './context.ts';
 
 /** Shorter than the timeout of other calls: elements have priority, and a read may first wait for a write. */
 const TIMEOUT_MS = 2000;
-/** Groups per write on a single server, which counts them in about a millisecond. */
+/** Groups per write, and queues per read, on a single server, which needs about a millisecond for them. */
 const GROUPS_PER_WRITE = 100;
+const QUEUES_PER_READ = 100;
 
 /** Counters in a hash per queue. */
 export class RedisCounters implements CounterStore {
@@ -26,6 +27,10 @@ export class RedisCounters implements CounterStore {
   /** Queues of a cluster are in different slots, of which a function accesses only one. */
   get groupsPerWrite(): number {
     return this.#context.topology.isCluster ? 1 : GROUPS_PER_WRITE;
+  }
+
+  get queuesPerRead(): number {
+    return this.#context.topology.isCluster ? 1 : QUEUES_PER_READ;
   }
 
   async write(deltas: readonly CounterDeltas[]): Promise<void> {
@@ -51,20 +56,17 @@ export class RedisCounters implements CounterStore {
   async read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void> {
     const { executor, keys } = this.#context;
     const deadlineAt = executor.deadline(TIMEOUT_MS);
-    await Promise.all(
-      queues.map(async (queue, index) => {
-        const key = keys.queue(queue).stats;
-        const flat = await executor.read(key, 'HGETALL', [key], deadlineAt);
-        if (!Array.isArray(flat)) return;
-        for (let i = 0; i < flat.length; i += 2) {
-          const field = asString(flat[i]);
-          const colon = field.indexOf(':');
-          const name = field.slice(0, colon) as CounterName;
-          if (COUNTER_NAMES.includes(name)) {
-            found(index, field.slice(colon + 1), { [name]: Number(asString(flat[i + 1])) });
-          }
+    const [key = '', ...others] = queues.map((queue) => keys.queue(queue).stats);
+    const reply = await executor.call('counters', [key, ...others], [], { writes: false, deadlineAt });
+    for (const [index, flat] of Array.isArray(reply) ? reply.entries() : []) {
+      for (let i = 0; i < flat.length; i += 2) {
+        const field = asString(flat[i]);
+        const colon = field.indexOf(':');
+        const name = field.slice(0, colon) as CounterName;
+        if (COUNTER_NAMES.includes(name)) {
+          found(index, field.slice(colon + 1), { [name]: Number(asString(flat[i + 1])) });
         }
-      }),
-    );
+      }
+    }
   }
 }

@@ -1,6 +1,7 @@
 import { isUnknownOutcome, partialFailure, settleRest } from '../../engine/calls.ts';
 import { limitedGroups } from '../../engine/queue-policy.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
+import { SharedReads } from '../../engine/shared-reads.ts';
 import {
   ALL_CAPABILITIES,
   type InsertOptions,
@@ -28,11 +29,12 @@ import { contradictionIn } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber } from '../../model/owner.ts';
 import { single } from './batcher.ts';
+import { slotOf } from './client/topology.ts';
 import { queueText } from './keys.ts';
 import { QueueStorage } from './queue-storage.ts';
 import { CREATE_GROUPS, capacityOf, type GroupCapacity, groupsRejected } from './verbs/groups.ts';
 import { INSERT, insertCall } from './verbs/insert.ts';
-import { COUNTS, SCAN } from './verbs/read.ts';
+import { COUNTS, readQueueCounts, SCAN } from './verbs/read.ts';
 import { PURGE, PURGE_STEP, SETTLE } from './verbs/settle.ts';
 import { TAKE, UNDO, undoArgs } from './verbs/take.ts';
 
@@ -40,6 +42,9 @@ import { TAKE, UNDO, undoArgs } from './verbs/take.ts';
 const SETTLE_STEP = 1_000;
 /** A page by ids counts as a page for each id in the size of a batch, up to this many. */
 const SCANS_AT_ONCE = 8;
+
+/** Queues counted per call on a single server, which needs about a millisecond for them. */
+const COUNTED_AT_ONCE = 100;
 
 /** Stores the declared options of a queue. */
 const OPTIONS = single<string, undefined>(
@@ -56,6 +61,10 @@ export class RedisStorage extends QueueStorage implements Storage {
   readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = true;
   readonly ordersTransfers = false;
+  readonly #idleCounts = new SharedReads(
+    () => (this.context.topology.isCluster ? 1 : COUNTED_AT_ONCE),
+    (queues: readonly QueueKey[]) => this.#countIdle(queues),
+  );
 
   declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
     return this.batchers.inTime(this.#declare(queues, options));
@@ -161,15 +170,37 @@ export class RedisStorage extends QueueStorage implements Storage {
   /** Runs after all calls made earlier. */
   drop(queue: QueueKey): Promise<boolean> {
     const drop = async (): Promise<boolean> => {
-      await this.counts(queue);
+      await this.#countInOrder(queue);
       return this.sweeper.affected.drop(queue, () => this.context.registry.drop(queue));
     };
     return this.batchers.inTime(drop());
   }
 
-  counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
+  /** Of a queue without other calls, the counts are read together with those of other queues. */
+  async counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
+    if (group === undefined && !this.batchers.isInUse(queue)) {
+      const counts = await this.#idleCounts.read(queue);
+      if (counts !== null) return counts;
+    }
+    return this.#countInOrder(queue, group);
+  }
+
+  /** Runs after all calls made earlier. */
+  #countInOrder(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
     const join = group === undefined ? 'counts' : `counts ${group}`;
     return this.batchers.call(queue, COUNTS, group ?? null, { join });
+  }
+
+  /** The counts of queues without calls; null for those of which the verb has to be called. */
+  async #countIdle(queues: readonly QueueKey[]): Promise<(QueueCounts | null)[]> {
+    const { executor, keys, settings, topology } = this.context;
+    const named = queues.map((queue) => keys.queue(queue));
+    const [key = '', ...others] = named.flatMap(({ hash, order }) => [hash, order]);
+    const args = [settings.givenTime?.now() ?? 0];
+    const reply = await executor.call('counts', [key, ...others], args, { writes: false });
+    const [now, texts] = reply as [number, Buffer[]];
+    if (settings.givenTime === null) topology.masterOf(slotOf(key))?.noteServerTime(now);
+    return texts.map((text) => (text.length === 0 ? null : readQueueCounts(text)));
   }
 
   sweep(): Promise<number | null> {

@@ -134,6 +134,7 @@ function sqliteDefinitions(client: WorkerClient): DefinitionStore {
 function sqliteCounters(client: WorkerClient): CounterStore {
   return {
     isOrdered: true,
+    queuesPerRead: Number.POSITIVE_INFINITY,
     groupsPerWrite: 2_000,
     write: (deltas) => {
       const entries: CounterEntry[] = [];

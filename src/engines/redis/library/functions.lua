@@ -13,15 +13,23 @@
 --   twice. A queue of the list variant has one key more, which makes its dedup keys void (list.lua). Arguments: '1' to
 --   delete the queue only if nothing at all is stored in it, or ''; how long dedup keys are kept, ms. Returns 1, or 0
 --   if the queue was not deleted.
+-- counts: keys: h and z of each queue; argument: the current time or 0 for the server's. Returns that time, and for
+--   each queue what the verb `counts` returns for the whole queue; '' if that verb has to be called: a lease has
+--   expired, the queue cannot be read, or the others had too many groups.
 -- usage: keys: z, or the list, of each queue. Returns how many deliveries they hold, waiting and reserved ones.
 
 register('_moments', function(keys, args)
   spreadCall('ZADD', keys[1], args)
 end)
 
+-- The server's time, unless a test gives one.
+local function timeOf(given)
+  local time = db('TIME')
+  return given ~= '0' and tonumber(given) or time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 register('_use', function(keys, args)
-  local now, time, known = tonumber(args[1]), db('TIME'), 0
-  if now == 0 then now = time[1] * 1000 + math.floor(time[2] / 1000) end
+  local now, known = timeOf(args[1]), 0
   for i = 3, #args do
     if args[2] == '1' or db('ZSCORE', keys[1], args[i]) then
       useName(keys[1], args[i], now)
@@ -89,6 +97,35 @@ register('_usage', function(keys)
   return count
 end)
 
+-- Counts read at once: a queue of a stream has one for each group with deliveries. 1,000 take about 5 ms.
+local COUNTS_AT_ONCE = 1000
+
+local function hasExpiredLease(q)
+  local isExpired = false
+  eachGroup(q, 'l', function(_, first)
+    isExpired = fromSix(first, 4) <= call.now
+    return isExpired
+  end)
+  return isExpired
+end
+
+local function countUnlessExpired(q)
+  if hasExpiredLease(q) then return '', 0 end
+  return countQueue(q)
+end
+
+register('_counts', function(keys, args)
+  call = { now = timeOf(args[1]) }
+  local texts, counted = {}, 0
+  for i = 1, #keys, 2 do
+    local isRead, text, count = counted < COUNTS_AT_ONCE, '', 0
+    if isRead then isRead, text, count = pcall(countUnlessExpired, { h = keys[i], z = keys[i + 1] }) end
+    texts[#texts + 1] = isRead and text or ''
+    counted = counted + (isRead and count or 0)
+  end
+  return { call.now, texts }
+end)
+
 -- Definitions: a hash per kind, key -> version, a space, JSON. The node generates a new version for each write, so that
 -- a write which is sent again is recognized.
 --
@@ -128,8 +165,12 @@ register('_delete', function(keys, args)
   return 1
 end)
 
--- Statistics. count: keys: for each queue its hash of counters (<counter>:<group> -> count), its h and its list;
--- arguments: for each queue the number of its arguments, then field and increment, repeated.
+-- Statistics: a hash of counters for each queue, <counter>:<group> -> count.
+--
+-- count: keys: for each queue its counters, its h and its list; arguments: for each queue the number of its arguments,
+--   then field and increment, repeated
+-- counters: keys: the counters of queues. Returns for each its fields and values; none if something else is stored
+--   there.
 
 -- How long counters are kept after the last count if their queue is not stored here: it is in another engine, or was
 -- deleted just before another node counted.
@@ -159,6 +200,15 @@ local function forgetLeast(key)
   end
   spreadCall('HDEL', key, least)
 end
+
+register('_counters', function(keys)
+  local found = {}
+  for i, key in ipairs(keys) do
+    local isRead, flat = pcall(db, 'HGETALL', key)
+    found[i] = isRead and flat or {}
+  end
+  return found
+end)
 
 local function count(counters, h, list, args, from, upTo)
   local isNew = false

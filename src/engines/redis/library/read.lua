@@ -52,9 +52,8 @@ local function countGroup(q, name)
   return countsOf(q, gid)
 end
 
-verbs.counts = function(q, args, at)
-  if args[at] ~= '*' then return countsText(countGroup(q, sub(args[at], 2))), at + 1 end
-  if q.tag ~= '' then endAllLeases(q) end
+-- The counts of the whole queue and of its groups, as the verb `counts` returns them, and how many there are.
+function countQueue(q)
   local whole, hasGroups = countElements(q)
   local parts, seen = { countsText(whole) }, { [PLAIN] = true }
   local function addGroup(gid, first)
@@ -68,7 +67,13 @@ verbs.counts = function(q, args, at)
     -- Groups in which nothing waits.
     eachGroup(q, 'l', function(gid) addGroup(gid) end)
   end
-  return concat(parts), at + 1
+  return concat(parts), #parts
+end
+
+verbs.counts = function(q, args, at)
+  if args[at] ~= '*' then return countsText(countGroup(q, sub(args[at], 2))), at + 1 end
+  if q.tag ~= '' then endAllLeases(q) end
+  return (countQueue(q)), at + 1
 end
 
 -- Adds the delivery of a member of z to a page. value: its element; if bodies are not wanted, its front suffices.

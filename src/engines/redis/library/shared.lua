@@ -39,6 +39,9 @@ local hasTaken, finishPops, undoTake, undoPart, rereadTake
 -- settle.lua
 local moveToDeadLetters
 
+-- read.lua
+local countQueue
+
 -- list.lua
 local removeTaken
 

@@ -32,17 +32,22 @@ export const COUNTS: Verb<GroupName | null, QueueCounts> = {
   isRead: true,
   encode: ([group = null]) => [group === null ? '*' : `=${group}`],
   decode({ text }, calls) {
-    const groups = new Map<GroupName, GroupCounts>();
-    for (let at = COUNTS_BYTES; at < text.length; ) {
-      const nameAt = at + 2;
-      const countsAt = nameAt + text.readUInt16BE(at);
-      groups.set(text.toString('utf8', nameAt, countsAt), readCounts(text, countsAt));
-      at = countsAt + COUNTS_BYTES;
-    }
-    const counts = { ...readCounts(text, 0), groups };
+    const counts = readQueueCounts(text);
     return calls.map(() => counts);
   },
 };
+
+/** The counts of a whole queue: see `library/read.lua`. */
+export function readQueueCounts(text: Buffer): QueueCounts {
+  const groups = new Map<GroupName, GroupCounts>();
+  for (let at = COUNTS_BYTES; at < text.length; ) {
+    const nameAt = at + 2;
+    const countsAt = nameAt + text.readUInt16BE(at);
+    groups.set(text.toString('utf8', nameAt, countsAt), readCounts(text, countsAt));
+    at = countsAt + COUNTS_BYTES;
+  }
+  return { ...readCounts(text, 0), groups };
+}
 
 function readCounts(text: Buffer, at: number): GroupCounts {
   return {
