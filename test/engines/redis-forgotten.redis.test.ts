@@ -263,6 +263,26 @@ it('A queue on Redis is not forgotten as long as it has a dedup key', async (t) 
   assert.deepEqual(await engine.storage.queues('plain'), []);
 });
 
+it('Whether an old queue on Redis is still needed is checked once an hour, also after all nodes were off for weeks', async () => {
+  await withNodes(1, async ([node], clock, prefix) => {
+    assert.ok(node);
+    const { port } = await standalone();
+    const usedAt = async (): Promise<number> =>
+      Number(redisCli(port, 'ZSCORE', new Keys(prefix).names('plain'), 'kept').trim());
+    await node.storage.insert(named('kept'), newElements('a'));
+    clock.advance(21 * 24 * HOUR_MS);
+    await node.storage.sweep();
+    const checked = await usedAt();
+    for (let minutes = 11; minutes < 60; minutes += 11) {
+      clock.advance(11 * 60_000);
+      await node.storage.sweep();
+      assert.equal(await usedAt(), checked, `checked again after ${minutes} minutes`);
+    }
+    await passHours([node], clock, 1);
+    assert.ok((await usedAt()) > checked);
+  });
+});
+
 it('The configured dead-letter queue on Redis is not forgotten', async () => {
   await withNodes(1, async (nodes, clock) => {
     const [one] = nodes;

@@ -224,10 +224,13 @@ export class Registry {
     );
   }
 
-  /** Removes a name, or with `keepMs` adds this to its last use, unless it was used since. @throws QuaysideError */
-  async unname(ns: string, { name, usedAt }: UnusedName, keepMs: number | null): Promise<void> {
-    const newUse = keepMs === null ? '' : usedAt + keepMs;
-    await this.#executor.call('unname', [this.#keys.names(ns)], [name, usedAt, newUse]);
+  /**
+   * Removes a name, or sets another moment as its last use, unless it was used since.
+   * @param instead that moment; null: the name is removed
+   * @throws QuaysideError
+   */
+  async unname(ns: string, { name, usedAt }: UnusedName, instead: number | null): Promise<void> {
+    await this.#executor.call('unname', [this.#keys.names(ns)], [name, usedAt, instead ?? '']);
   }
 
   #isWithin(moment: number | undefined, ms: number): boolean {

@@ -164,7 +164,8 @@ export class Sweeper {
     // The sweep removes expired dedup keys, sessions and marks, which keep a queue from being empty.
     if (!isNeeded) await this.#sweepQueue(queue);
     const isForgotten = !isNeeded && (await this.#registry.forget(queue));
-    await this.#registry.unname(ns, unused, isForgotten ? null : NEEDED_MS);
+    const checkedAgain = this.#registry.now() - FORGOTTEN_MS + NEEDED_MS;
+    await this.#registry.unname(ns, unused, isForgotten ? null : checkedAgain);
   }
 
   /**
