@@ -78,6 +78,22 @@ describe('A SQLite queue that is empty and unused for a day', () => {
     });
   });
 
+  it('is kept for 30 days after the last count if its elements are in another engine, where they may still wait', async () => {
+    await withFolder(async (folder) => {
+      const engine = await folder.started();
+      const countsOf = async (name: string): Promise<number> => (await engine.stats.read(named(name))).size;
+      engine.stats.add(named('elsewhere'), '', { put: 1 });
+      await engine.storage.insert(named('here'), newElements('a'));
+      await engine.storage.take(named('here'), POP);
+      engine.stats.add(named('here'), '', { put: 1 });
+      await engine.stats.flush();
+      await passHours(folder, engine, 29 * 24);
+      assert.deepEqual([await countsOf('elsewhere'), await countsOf('here')], [1, 0]);
+      await passHours(folder, engine, 26);
+      assert.equal(await countsOf('elsewhere'), 0);
+    });
+  });
+
   it('keeps an element inserted at the moment of its deletion', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();

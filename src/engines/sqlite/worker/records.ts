@@ -32,6 +32,7 @@ const SQL = {
   deleteDefinition: 'DELETE FROM definition WHERE kind = ? AND key = ?',
   addCounts: `INSERT INTO stats (queue, grp, ${COLUMNS.join(', ')}) VALUES (?, ?, ${PLACES})
               ON CONFLICT (queue, grp) DO UPDATE SET ${SUMS}`,
+  hasCounts: 'SELECT 1 FROM stats WHERE queue = ? LIMIT 1',
   counts: `SELECT grp, ${COLUMNS.join(', ')} FROM stats WHERE queue = ?`,
   forgetCounts: `DELETE FROM stats WHERE queue = :queue AND grp IN (SELECT grp FROM stats WHERE queue = :queue AND grp <> ''
                  ORDER BY ${COLUMNS.join(' + ')} DESC, grp LIMIT -1 OFFSET ${MAX_COUNTED_GROUPS})`,
@@ -108,6 +109,10 @@ export class Records {
   countOne(queue: WorkerQueue, group: GroupName, counter: CounterName): void {
     const counts = COUNTER_NAMES.map((name) => (name === counter ? 1 : 0));
     this.#sql.addCounts.run(queue.id, group, ...counts);
+  }
+
+  hasCounts(queue: WorkerQueue): boolean {
+    return this.#sql.hasCounts.value(queue.id) !== null;
   }
 
   stats(name: QueueName): StoredCounters[] {

@@ -13,6 +13,11 @@ const MAX_ROWS_PER_CALL = 1000;
  * How long a queue is unused before it is removed, if it is empty and not paused. Its last use is known to the hour.
  */
 const UNUSED_MS = 86_400_000 + USE_NOTED_MS;
+/**
+ * The same for a queue of which the file only ever had counters, since the last count: its elements are in another
+ * engine (`stats: {url: …}`), where they may wait for long.
+ */
+const UNUSED_COUNTERS_MS = 30 * 86_400_000;
 /** Pause between two passes over all queues, and the queues that one call removes, at most. */
 const PAUSE_MS = 600_000;
 const MAX_QUEUES_PER_CALL = 200;
@@ -81,7 +86,10 @@ function removeUnused(store: Store): void {
   if (now < store.nextUnusedPassAt) return;
   let left = MAX_QUEUES_PER_CALL;
   for (const queue of [...queues.all()]) {
-    if (now - queue.usedAt < UNUSED_MS || !isRemovable(store, queue)) continue;
+    const unusedMs = now - queue.usedAt;
+    if (unusedMs < UNUSED_MS || !isRemovable(store, queue)) continue;
+    const hadElements = queue.subscriptions.size > 0;
+    if (!hadElements && unusedMs < UNUSED_COUNTERS_MS && records.hasCounts(queue)) continue;
     if (left-- === 0) return;
     records.deleteDefinition('queue', queueDefinitionKey(queue.key), 'any');
     queues.remove(queue);
