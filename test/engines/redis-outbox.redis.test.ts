@@ -112,6 +112,25 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.equal((await engine.storage.counts(TARGET)).ready, 1);
   });
 
+  it('has an entry applied once, although a node sends it again more than a day after the other nodes have relayed it', async () => {
+    const other = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
+    await other.start();
+    const caught = proxy.catch(APPLY, 'mute');
+    const moving = move('copy');
+    await caught;
+    for (let hours = 0; hours < 27; hours += 1) {
+      clock.advance(60 * MINUTE);
+      await other.storage.sweep();
+    }
+    await relayed();
+    assert.equal(fields(TARGET, 'o'), 0);
+    proxy.reset();
+    await moving;
+    await turns();
+    assert.equal((await other.storage.counts(TARGET)).ready, 1);
+    await other.stop();
+  });
+
   it('has an entry applied once, although the reply was lost and the target queue was deleted', async () => {
     const other = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
     await other.start();

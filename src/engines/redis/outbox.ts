@@ -1,3 +1,4 @@
+import { unavailable } from '../../engine/calls.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { Pause } from '../../util/pause.ts';
 import { type Batchers, single } from './batcher.ts';
@@ -14,19 +15,28 @@ const NO_NUMBER = Buffer.alloc(NUMBER_BYTES);
 /** The head of an entry: its number and the run id of the server that wrote it. */
 const MARK_BYTES = NUMBER_BYTES + 8;
 const NO_MARK = Buffer.alloc(MARK_BYTES);
+/** The result of a call whose entries must be read again: see `library/outbox.lua`. */
+const OUTDATED = '?';
 /** To apply or acknowledge again changes nothing. */
 const REPEATABLE = { isRepeatable: true } as const;
 
 interface ApplyCall {
   readonly tag: string;
   readonly windowMs: number;
+  /** When the entries were read, by the destination's clock. */
+  readonly readAt: number;
   readonly entries: readonly Buffer[];
 }
 
 const APPLY = single<ApplyCall, undefined>(
   'apply',
-  ({ tag, windowMs, entries }) => [tag, windowMs, entries.length, ...entries],
-  ({ text }) => (text.length === 0 ? undefined : noNumberLeft()),
+  ({ tag, windowMs, readAt, entries }) => [tag, windowMs, readAt, entries.length, ...entries],
+  ({ text }) => {
+    if (text.length === 0) return undefined;
+    return text.toString() === OUTDATED
+      ? unavailable('The elements were read too long ago.')
+      : noNumberLeft();
+  },
   REPEATABLE,
 );
 
@@ -80,7 +90,8 @@ export class Outbox {
       const running = this.#relays.get(key);
       const pause = new Pause(this.#context.clock);
       const relay = running ?? { source, to: prefix.to, next: null, waiters: [], pause };
-      if (prefix.entries.length > 0) relay.next = { tag, prefix };
+      const readAt = this.#batchers.context.registry.now(parseQueueText(prefix.to));
+      if (prefix.entries.length > 0) relay.next = { tag, prefix, readAt };
       if (awaitedUntil !== null) applied.push(this.#applied(relay, prefix.last, awaitedUntil));
       if (running !== undefined) continue;
       this.#relays.set(key, relay);
@@ -124,12 +135,15 @@ export class Outbox {
   }
 
   /** Applies entries at the destination. Returns the number and run id of the last one. */
-  async #apply({ waiters, to }: Relay, { tag, prefix: { entries } }: RelayedEntries): Promise<Buffer> {
+  async #apply(
+    { waiters, to }: Relay,
+    { tag, prefix: { entries }, readAt }: RelayedEntries,
+  ): Promise<Buffer> {
     const target = parseQueueText(to);
     const bytes = entries.reduce((sum, { length }) => sum + length, 0);
     const options = { creates: true, stores: true, bytes };
     const windowMs = this.#context.dedupWindowMs;
-    await this.#batchers.call(target, APPLY, { tag, windowMs, entries }, options);
+    await this.#batchers.call(target, APPLY, { tag, windowMs, readAt, entries }, options);
     const mark = entries.at(-1)?.subarray(0, MARK_BYTES) ?? NO_MARK;
     const number = mark.subarray(0, NUMBER_BYTES);
     this.#onArrival(target);
@@ -152,9 +166,10 @@ export class Outbox {
   }
 }
 
-/** Entries from a reply of their source, and the tag of that. */
+/** Entries from a reply of their source, the tag of that, and when they were read, by the destination's clock. */
 interface RelayedEntries {
   readonly tag: string;
+  readonly readAt: number;
   readonly prefix: LibraryReply['outbox'][number];
 }
 

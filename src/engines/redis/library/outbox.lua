@@ -22,8 +22,12 @@ local PREFIX_BYTES = 4 * 1024 * 1024
 local DESTINATIONS_AT_ONCE = 20
 -- In `call.wanted`: the reply names the destination, without entries.
 ONLY_NAMED = 1e300
--- How long an unused mark is kept: longer than a relay can take to apply the entries that it read.
+-- How long an unused mark is kept, and how old the entries may be that a relay applies. So their mark still exists if
+-- they were applied after the relay read them.
 MARK_MS = 86400000
+local READ_MS = MARK_MS / 2
+-- The result of a call whose entries were read too long ago.
+local OUTDATED = '?'
 local runId
 
 local function seven(n)
@@ -163,12 +167,15 @@ local function applyEntry(q, entry, window)
   return true
 end
 
--- apply <tag of the source> <window> <count> <entries>: returns '', or NO_CAPACITY if groups of an entry do not fit;
--- the entries before it are applied.
+-- apply <tag of the source> <window> <when the entries were read, by this server's clock> <count> <entries>: returns
+-- ''; OUTDATED if nothing was done, because the entries may have been applied and their mark deleted since, as the node
+-- was suspended; or NO_CAPACITY if groups of an entry do not fit: the entries before it are applied.
 verbs.apply = function(q, args, at)
-  local source, window, count = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
+  local source, window, readAt, count = args[at], tonumber(args[at + 1]), tonumber(args[at + 2]), tonumber(args[at + 3])
+  local last = at + 3 + count
+  if call.now - readAt > READ_MS then return OUTDATED, last + 1 end
   local marks, outcome = {}, ''
-  for i = at + 3, at + 2 + count do
+  for i = at + 4, last do
     local number, run = unpackAt('>I7c8', args[i])
     local mark = marks[run]
     if not mark then
@@ -182,5 +189,5 @@ verbs.apply = function(q, args, at)
     end
   end
   for run, mark in pairs(marks) do writeMark(q, source .. run, mark.number, mark.listedAt) end
-  return outcome, at + 3 + count
+  return outcome, last + 1
 end
