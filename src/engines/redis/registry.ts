@@ -252,8 +252,7 @@ export class Registry {
   async usage(ns: string, needsBytes: boolean): Promise<Usage> {
     const names = await this.names(ns);
     const isList = this.#context.settings.variant === 'list';
-    // Queues of a cluster are in different slots, of which a function accesses only one.
-    const perCall = this.#context.topology.isCluster ? 1 : QUEUES_AT_ONCE;
+    const perCall = this.#context.topology.queuesPerCall(QUEUES_AT_ONCE);
     let elements = 0;
     let bytes = 0;
     for (let from = 0; from < names.length; from += QUEUES_AT_ONCE) {

@@ -24,13 +24,12 @@ export class RedisCounters implements CounterStore {
     this.#context = context;
   }
 
-  /** Queues of a cluster are in different slots, of which a function accesses only one. */
   get groupsPerWrite(): number {
-    return this.#context.topology.isCluster ? 1 : GROUPS_PER_WRITE;
+    return this.#context.topology.queuesPerCall(GROUPS_PER_WRITE);
   }
 
   get queuesPerRead(): number {
-    return this.#context.topology.isCluster ? 1 : QUEUES_PER_READ;
+    return this.#context.topology.queuesPerCall(QUEUES_PER_READ);
   }
 
   async write(deltas: readonly CounterDeltas[]): Promise<void> {

@@ -62,7 +62,7 @@ export class RedisStorage extends QueueStorage implements Storage {
   readonly undoesLostTakes = true;
   readonly ordersTransfers = false;
   readonly #idleCounts = new SharedReads(
-    () => (this.context.topology.isCluster ? 1 : COUNTED_AT_ONCE),
+    () => this.context.topology.queuesPerCall(COUNTED_AT_ONCE),
     (queues: readonly QueueKey[]) => this.#countIdle(queues),
   );
 

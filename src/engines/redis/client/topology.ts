@@ -77,6 +77,11 @@ export class Topology {
     for (const master of this.#masters.values()) master.stop();
   }
 
+  /** How many queues a call may name, at most `max`: those of a cluster are in different slots, and a call has one. */
+  queuesPerCall(max: number): number {
+    return this.isCluster ? 1 : max;
+  }
+
   /** Null if no master is known to have it. */
   masterOf(slot: number): Master | null {
     return this.#slots[this.isCluster ? slot : 0] ?? null;
