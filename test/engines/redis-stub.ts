@@ -139,7 +139,7 @@ export class StubbedStorage {
       dedupWindowMs: 0,
       settings: { variant: 'simple', givenTime: null } as Settings,
       keys: new Keys('test'),
-      topology: { isCluster: true, queuesPerCall: () => 1 } as unknown as Topology,
+      topology: { isCluster: true, queuesPerCall: () => 1, slotOf: () => 0 } as unknown as Topology,
       executor,
       policies: new Policies(namespaces),
     };

@@ -19,7 +19,6 @@ import type { RedisSignaller } from './channels.ts';
 import type { Arg, Command } from './client/connection.ts';
 import type { Execution } from './client/executor.ts';
 import type { Master } from './client/master.ts';
-import { slotOf } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { queueText } from './keys.ts';
 import type { Registry } from './registry.ts';
@@ -146,9 +145,9 @@ export class Batchers {
     args: Call,
     options: CallOptions = {},
   ): Promise<Value> {
-    const { executor, keys } = this.context;
+    const { executor, keys, topology } = this.context;
     const known = this.#batchers.get(queueText(queue));
-    const slot = known?.slot ?? slotOf(keys.queue(queue).hash);
+    const slot = known?.slot ?? topology.slotOf(keys.queue(queue).hash);
     const rejection = this.#isStopped ? unavailable('The engine is stopped.') : executor.rejection(slot);
     // Requests name queues, so a rejected call must leave no batcher.
     if (rejection !== null) return Promise.reject(rejection);

@@ -3,7 +3,7 @@ import type { JsonValue } from '../../engine/definitions.ts';
 import { type Listener, type Signaller, Topics } from '../../engine/signaller.ts';
 import { type Command, type RedisConnection, ReplyError } from './client/connection.ts';
 import type { Master } from './client/master.ts';
-import { slotOf, type Topology } from './client/topology.ts';
+import type { Topology } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 
 interface Channel {
@@ -107,7 +107,7 @@ export class RedisSignaller implements Signaller {
 
   #publish(command: Command): void {
     const { topology } = this.#context;
-    const master = topology.masterOf(slotOf(String(command.args[0])));
+    const master = topology.masterOf(topology.slotOf(String(command.args[0])));
     // Neither repeated nor awaited: a late hint is worth little.
     master?.execute({ ...command, writes: false }).catch((error) => {
       if (error instanceof ReplyError) topology.refresh();
@@ -133,8 +133,9 @@ export class RedisSignaller implements Signaller {
   /** Assigns each channel to the subscriber at the master that has its slot. */
   #assign(): void {
     if (!this.#isRunning) return;
+    const { topology } = this.#context;
     const assigned = Map.groupBy(this.#channels.values(), ({ name }) =>
-      this.#context.topology.masterOf(slotOf(name)),
+      topology.masterOf(topology.slotOf(name)),
     );
     for (const [master, { connection }] of this.#subscribers) {
       if (assigned.has(master)) continue;

@@ -3,7 +3,6 @@ import type { Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { asString, type Reply } from './client/connection.ts';
 import type { Executor } from './client/executor.ts';
-import { slotOf } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 
@@ -92,7 +91,8 @@ export class Registry {
   }
 
   #timeOf(key: string): number {
-    return this.#context.settings.givenTime?.now() ?? this.#context.topology.serverTime(slotOf(key));
+    const { settings, topology } = this.#context;
+    return settings.givenTime?.now() ?? topology.serverTime(topology.slotOf(key));
   }
 
   isDeclared(queue: QueueKey): boolean {

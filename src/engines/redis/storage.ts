@@ -29,7 +29,6 @@ import { contradictionIn } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber } from '../../model/owner.ts';
 import { single } from './batcher.ts';
-import { slotOf } from './client/topology.ts';
 import { queueText } from './keys.ts';
 import { QueueStorage } from './queue-storage.ts';
 import { CREATE_GROUPS, capacityOf, type GroupCapacity, groupsRejected } from './verbs/groups.ts';
@@ -199,7 +198,7 @@ export class RedisStorage extends QueueStorage implements Storage {
     const args = [settings.givenTime?.now() ?? 0];
     const reply = await executor.call('counts', [key, ...others], args, { writes: false });
     const [now, texts] = reply as [number, Buffer[]];
-    if (settings.givenTime === null) topology.masterOf(slotOf(key))?.noteServerTime(now);
+    if (settings.givenTime === null) topology.masterOf(topology.slotOf(key))?.noteServerTime(now);
     return texts.map((text) => (text.length === 0 ? null : readQueueCounts(text)));
   }
 

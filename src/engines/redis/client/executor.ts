@@ -5,7 +5,6 @@ import { Pause } from '../../../util/pause.ts';
 import type { RedisContext } from '../context.ts';
 import { type Arg, type Command, CommandLost, type Reply, ReplyError } from './connection.ts';
 import { type Master, NotReplicated } from './master.ts';
-import { slotOf } from './topology.ts';
 
 /** A command for the master that has the slot, whichever that is. */
 export interface RedisRequest {
@@ -95,7 +94,7 @@ export class Executor {
     args: readonly Arg[],
     { writes = true, repeatable = true, deadlineAt = this.deadline() }: CommandOptions = {},
   ): Promise<Reply> {
-    const slot = slotOf(key);
+    const slot = this.#context.topology.slotOf(key);
     const rejection = this.rejection(slot);
     if (rejection !== null) throw rejection;
     const execution = this.execute({ slot, name, args: () => args, writes, repeatable, deadlineAt });

@@ -82,9 +82,14 @@ export class Topology {
     return this.isCluster ? 1 : max;
   }
 
+  /** The slot of a key; 0 without a cluster, as even reading the estimated time of a queue's server needs it. */
+  slotOf(key: string): number {
+    return this.isCluster ? slotOf(key) : 0;
+  }
+
   /** Null if no master is known to have it. */
   masterOf(slot: number): Master | null {
-    return this.#slots[this.isCluster ? slot : 0] ?? null;
+    return this.#slots[slot] ?? null;
   }
 
   /** The estimated time of the master that has the slot. */
