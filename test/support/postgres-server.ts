@@ -119,6 +119,8 @@ export class PostgresServer {
       unix_socket_directories: this.folder,
       // In the data folder: a killed server would leave its segments in /dev/shm.
       dynamic_shared_memory_type: 'mmap',
+      // The engine switches it off for its own connections. For the statements of tests, LLVM was loaded and compiled.
+      jit: 'off',
       ...this.#settings,
     };
     const flags = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
