@@ -29,7 +29,11 @@ export const FREE_BYTES = 16_384;
  */
 export class EnginePermits {
   readonly #inserts: ConcurrencyLimit;
-  readonly #reads: ConcurrencyLimit;
+  /**
+   * Permits to read from the engine, whose size is the expected number of bytes. A wait for one is rejected with
+   * `overloaded` after `TIMEOUT_MS`.
+   */
+  readonly reads: ConcurrencyLimit;
 
   constructor(clock: Clock) {
     const limit = (rejection: () => Error): ConcurrencyLimit =>
@@ -41,7 +45,7 @@ export class EnginePermits {
         rejection,
       });
     this.#inserts = limit(insertRejection);
-    this.#reads = limit(readRejection);
+    this.reads = limit(readRejection);
   }
 
   /**
@@ -61,22 +65,6 @@ export class EnginePermits {
     } catch (error) {
       return Promise.reject(error);
     }
-  }
-
-  /**
-   * Takes a permit to read about this many bytes if one is available now. Returns a function that gives it back; null
-   * if the user has to wait for it.
-   */
-  tryRead(user: string, bytes: number): (() => void) | null {
-    return this.#reads.tryEnter(user, { size: bytes });
-  }
-
-  /**
-   * Waits for a permit to read about this many bytes, and resolves with a function that gives it back. Rejects with
-   * `overloaded` if there is none within `TIMEOUT_MS`.
-   */
-  read(user: string, bytes: number): Promise<() => void> {
-    return this.#reads.enter(user, { size: bytes });
   }
 }
 

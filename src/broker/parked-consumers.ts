@@ -65,7 +65,7 @@ export class ParkedConsumers {
       return kept;
     }
     const isAwaited = this.#awaiting.has(user);
-    const end = isAwaited ? null : this.#ns.permits.tryRead(user, bytes);
+    const end = isAwaited ? null : this.#ns.permits.reads.tryEnter(user, { size: bytes });
     if (end !== null) return { waitedMs: 0, end };
     this.#refused.add(user);
     if (!isAwaited) void this.#await(user, bytes);
@@ -131,7 +131,7 @@ export class ParkedConsumers {
     };
     let end: () => void;
     try {
-      end = await this.#ns.permits.read(user, bytes);
+      end = await this.#ns.permits.reads.enter(user, { size: bytes });
     } catch (error) {
       resume();
       this.#listener.onRejected(consumers, error as QuaysideError);

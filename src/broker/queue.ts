@@ -31,7 +31,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { keyOfUser } from '../model/fingerprint.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { OptionsRecord, PendingConsumer, QueueHistory, QueueRecord } from '../model/records.ts';
+import type { PendingConsumer, QueueHistory, QueueRecord } from '../model/records.ts';
 import { compareStrings } from '../util/compare-strings.ts';
 import { quote } from '../util/quote.ts';
 import { historyLengthMs, INTERVAL_MS } from './activity.ts';
@@ -187,8 +187,8 @@ export class Queue {
     // not count an insert that the queue rejects.
     const store =
       capacity === null ? insert : (): Promise<ElementId[]> => capacity.admit(elements, insert, { request });
-    const admit = (): Promise<ElementId[]> =>
-      bound === null ? store() : bound.admit(elements, store, { request });
+    const admit =
+      bound === null ? store : (): Promise<ElementId[]> => bound.admit(elements, store, { request });
     // An unknown queue has seen no key, and looking one up could create the queue.
     const mayRepeat =
       hasKeys && (bound !== null || capacity !== null) && namespace.knownNames.has(this.key.name);
@@ -461,12 +461,16 @@ export class Queue {
   }
 
   /** Creates an item for `settleAll`. On a plain queue, any group but the default finds nothing and changes nothing. */
-  item({ id, group, token, owner = null }: Receipt, action: SettleAction): SettleItem {
+  item(
+    { id, group, token, owner = null }: Receipt,
+    action: SettleAction,
+    from: SettleItem['from'] = 'reserved',
+  ): SettleItem {
     return {
       queue: this.key,
       id,
       group: group ?? this.namespace.defaultGroup,
-      from: 'reserved',
+      from,
       token,
       owner,
       action,
@@ -474,11 +478,18 @@ export class Queue {
   }
 
   /**
-   * Applies an action to one reserved element.
-   * @throws `element-not-found`, `not-reserved`, `lease-lost`, `token-required`
+   * Applies an action to one element, which must be reserved, or waiting.
+   * @throws `element-not-found`, `not-reserved`, `lease-lost`, `token-required`; `element-reserved`
    */
-  settle(receipt: Receipt, action: SettleAction): Promise<SettleResult> {
-    return this.#settleOne(this.item(receipt, action));
+  settle(receipt: Receipt, action: SettleAction, from?: SettleItem['from']): Promise<SettleResult> {
+    const item = this.item(receipt, action, from);
+    return this.#settle([item], ([result = SETTLED['not-found']]) => {
+      const { outcome } = result;
+      if (isSettled(outcome)) return result;
+      // A plain queue has none, but a client may name one there, which is why the element is not found.
+      const group = item.group === PLAIN_GROUP ? null : item.group;
+      throw rejectionOf(outcome, { id: item.id, group }, this.key);
+    });
   }
 
   /**
@@ -506,18 +517,7 @@ export class Queue {
   /** Removes a waiting element (spec 4.1). @throws `not-supported`, `element-not-found`, `element-reserved` */
   async remove(id: ElementId): Promise<void> {
     requireCapability(this.namespace, 'remove');
-    const group = this.namespace.defaultGroup;
-    await this.#settleOne({ queue: this.key, id, group, from: 'waiting', token: null, action: FINISH });
-  }
-
-  #settleOne(item: SettleItem): Promise<SettleResult> {
-    return this.#settle([item], ([result = SETTLED['not-found']]) => {
-      const { outcome } = result;
-      if (isSettled(outcome)) return result;
-      // A plain queue has none, but a client may name one there, which is why the element is not found.
-      const group = item.group === PLAIN_GROUP ? null : item.group;
-      throw rejectionOf(outcome, { id: item.id, group }, this.key);
-    });
+    await this.settle({ id, group: null, token: null }, FINISH, 'waiting');
   }
 
   /** Consumers that wait for released elements share the batch. One promise: every settlement passes here. */
@@ -611,17 +611,12 @@ export class Queue {
   /**
    * Replaces the stored options of the queue, on all nodes; null deletes them. They apply to present elements, too,
    * except for the time to live, which an element gets when it is inserted.
-   * @param versions of the options that may be replaced, as in `optionsRecord`; null: any
+   * @param versions of the options that may be replaced, as in their record; null: any
    * @throws QuaysideError `invalid-parameter`, `not-supported`, `precondition-failed`
    */
   async storeOptions(options: OwnOptions | null, versions: ReadonlySet<string> | null = null): Promise<void> {
     if (options !== null) checkOptions(this.namespace, this.key.name, options);
     await retryConflicts(() => this.namespace.writeOptions(this.key, options, versions));
-  }
-
-  /** Its options as clients see them. */
-  optionsRecord(): OptionsRecord {
-    return this.namespace.options.record(this.key.name);
   }
 
   /** The queue's pause flag changed. */
@@ -651,7 +646,7 @@ export class Queue {
     );
     if (user === null || bytes <= FREE_BYTES) return namespace.storage.scan(key, options);
     const leftMs = this.#timeLeft();
-    const end = await namespace.permits.read(user, bytes);
+    const end = await namespace.permits.reads.enter(user, { size: bytes });
     try {
       return await namespace.storage.scan(key, { ...options, leftMs: leftMs() });
     } finally {

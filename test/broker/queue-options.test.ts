@@ -47,7 +47,7 @@ for (const engine of MAIN_ENGINES) {
     const seen = async (queue: Queue, options: OwnOptions | null): Promise<void> => {
       for (let attempt = 0; ; attempt++) {
         assert.ok(attempt < 10_000, 'the other node is notified');
-        const { stored } = queue.optionsRecord();
+        const stored = queue.namespace.options.storedOf(queue.key.name);
         if (JSON.stringify(stored) === JSON.stringify(showOptions(options ?? {}))) return;
         await opened.engine.ping();
       }

@@ -58,7 +58,7 @@ describe('a wait queue', () => {
   it('does not visit the consumers of a user who waits for a permit to take large elements', async () => {
     const node = new WaitQueueNode();
     const { permits } = node.queue.namespace;
-    const endReads = await permits.read('flood', 5 * 1_048_576);
+    const endReads = await permits.reads.enter('flood', { size: 5 * 1_048_576 });
     node.insert(0, 100_000);
     let visits = 0;
     const outcomes: string[] = [];
@@ -95,12 +95,12 @@ describe('a wait queue', () => {
     await node.settle();
     assert.equal(outcomes.length, 12);
     assert.ok(visits < 100, `${visits} visits of consumers that were parked before`);
-    assert.notEqual(permits.tryRead('flood', 1), null, 'all permits are back');
+    assert.notEqual(permits.reads.tryEnter('flood'), null, 'all permits are back');
   });
 
   it('serves consumers in the order of arrival when few elements need no permit, although their user waits for one', async () => {
     const node = new WaitQueueNode();
-    await node.queue.namespace.permits.read('flood', 5 * 1_048_576);
+    await node.queue.namespace.permits.reads.enter('flood', { size: 5 * 1_048_576 });
     const outcomes: string[] = [];
     const get = (name: string): void => {
       const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'flood' };

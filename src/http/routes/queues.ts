@@ -32,7 +32,7 @@ const IF_MATCH = {
 };
 
 function sendOptions(call: HttpCall): void {
-  const record = call.queue.optionsRecord();
+  const record = call.namespace.options.record(call.queue.key.name);
   call.sendJson(record, ['etag', entityTag(record.version)]);
 }
 
