@@ -97,7 +97,10 @@ interface DefinitionsContext {
 /** Maximum number of exchanges and queues in a document. */
 const MAX_ENTRIES = 20_000;
 
-/** Entries after which other requests are served. To read, compare or check 20,000 takes some tenths of a second. */
+/**
+ * Entries after which other requests are served. To read or check 20,000 takes some tenths of a second. They are
+ * compared at once, since ids and versions must not change between the comparison and the first change.
+ */
 const PER_TURN = 100;
 
 const NOT_STORED: DocumentQueue = { paused: false, options: null };
@@ -198,23 +201,21 @@ function storedOptionsAt(path: string, queue: string, given: ShownOptions): Show
  * forwards to a queue before its limit applies, except to one that is resumed.
  * @param prunes whether definitions that the wanted document does not contain are deleted
  */
-export async function definitionChanges(
+export function definitionChanges(
   present: DefinitionsDocument,
   wanted: DefinitionsDocument,
   prunes: boolean,
-): Promise<DocumentChange[]> {
+): DocumentChange[] {
   const changes: DocumentChange[] = [];
   const running: DocumentChange[] = [];
   const resumed: DocumentChange[] = [];
-  const isChange = <T>(before: T | null, after: T | null): boolean =>
-    after === null ? prunes : !isSame(before, after);
-  await mapInTurns(mergedEntries(present.exchanges, wanted.exchanges), PER_TURN, ([id, before, after]) => {
-    if (isChange(before, after))
+  for (const [id, before, after] of mergedEntries(present.exchanges, wanted.exchanges)) {
+    if (after === null ? prunes : before === null || !isSame(before, after))
       (after?.stopped === false ? running : changes).push({ kind: 'exchange', id, before, after });
-  });
+  }
   for (const [ns, ofBefore, ofAfter] of mergedEntries(present.queues, wanted.queues)) {
-    await mapInTurns(mergedEntries(ofBefore ?? {}, ofAfter ?? {}), PER_TURN, ([queue, before, after]) => {
-      if (isChange(before ?? NOT_STORED, after))
+    for (const [queue, before, after] of mergedEntries(ofBefore ?? {}, ofAfter ?? {})) {
+      if (after === null ? prunes : !isSame(before ?? NOT_STORED, after))
         (before?.paused && !after?.paused ? resumed : changes).push({
           kind: 'queue',
           ns,
@@ -222,7 +223,7 @@ export async function definitionChanges(
           before,
           after,
         });
-    });
+    }
   }
   return [...changes, ...running, ...resumed];
 }

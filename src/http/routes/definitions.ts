@@ -88,7 +88,7 @@ export const definitionRoutes: readonly Route[] = [
             `The definitions do not have the version that If-Match names, ${quote(call.head.ifMatch)}. Read them again, and check the difference.`,
           );
         }
-        const changes = await definitionChanges(present, wanted, prune);
+        const changes = definitionChanges(present, wanted, prune);
         call.auditFields = { dryRun, changes: changes.length };
         const callerNow = (): User => {
           call.renewUser();
