@@ -16,6 +16,7 @@ import type { QueueKey } from '../model/names.ts';
 import type { PendingConsumer } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
+import { LogOnChange } from '../util/log-on-change.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
@@ -147,6 +148,8 @@ export class Namespace {
   readonly #capacities = new Map<string, Capacity>();
   /** The expected bytes of the next elements of each known queue. */
   readonly #elementBytes = new Map<string, number>();
+  /** Of declarations of queues for which consumers wait: a client may make any number of them. */
+  readonly #declareFailures: LogOnChange;
   #isStopped = false;
   /** Whether the options stored before this node started were declared to the engine. */
   #isDeclared = false;
@@ -177,6 +180,11 @@ export class Namespace {
     this.waitingLimit = shared.waitingLimit;
     this.makeTid = shared.makeTid;
     this.undoneTakes = new UndoneTakes(this);
+    this.#declareFailures = new LogOnChange({
+      failed: (err) =>
+        this.log.warn({ err, ns: this.name }, 'queues could not be declared; their next uses try again'),
+      worksAgain: () => this.log.info({ ns: this.name }, 'queues are declared again'),
+    });
     const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
     this.capacity = isBounded ? namespaceCapacity(this) : null;
     const { deadLetter, retentionMs, retryDelay = null } = policy;
@@ -463,12 +471,13 @@ export class Namespace {
       () => {
         // Unless it was deleted since.
         if (this.#assumed.has(key.name)) this.noteStored(key);
+        this.#declareFailures.worked();
         this.announce(key, 0);
       },
       (error: unknown) => {
         // Also if the outcome is unknown: it need not exist.
         if (this.#assumed.has(key.name)) this.#forget(key.name);
-        this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again');
+        this.#declareFailures.failed(error);
       },
     );
   }

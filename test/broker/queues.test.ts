@@ -29,12 +29,15 @@ describe('the queues of a namespace', () => {
   let unsent: Promise<void> | null = null;
   /** The error of inserts; null: they succeed. */
   let refusal: QuaysideError | null = null;
+  /** Messages of the log. */
+  let logged: string[] = [];
 
   beforeEach(async () => {
     const policy = plain('N');
     held = Promise.resolve();
     unsent = null;
     refusal = null;
+    logged = [];
     opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
     engine = betweenProcesses(opened.engine);
     const slow = engineWith(engine, (real) => ({
@@ -47,7 +50,11 @@ describe('the queues of a namespace', () => {
         unsent === null ? real.declare(...args) : unsent.then(() => real.declare(...args)),
       queues: (ns) => real.queues(ns).then((found) => held.then(() => found)),
     }));
-    broker = brokerOn([{ policy, engine: slow, maxQueues: MAX_QUEUES }], opened.clock);
+    const note = (_fields: object, message: string): void => {
+      logged.push(message);
+    };
+    const log = { debug: () => {}, info: note, warn: note };
+    broker = brokerOn([{ policy, engine: slow, maxQueues: MAX_QUEUES }], opened.clock, undefined, log);
     await broker.start();
     namespace = broker.namespace('N');
   });
@@ -402,6 +409,23 @@ describe('the queues of a namespace', () => {
     assert.deepEqual(await namespace.queueNames(), []);
     wait();
     await until(async () => (await namespace.queueNames()).includes('awaited'));
+  });
+
+  it('write one line if they cannot be declared, however many uses fail, and one if they can again', async () => {
+    const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
+    const wait = () => namespace.queue('awaited').get(request, { deliver: () => {}, end: () => {} });
+    unsent = Promise.reject(new QuaysideError('storage-unavailable', 'planted'));
+    for (let use = 0; use < 3; use += 1) {
+      wait();
+      await new Promise(setImmediate);
+    }
+    unsent = null;
+    wait();
+    await until(async () => (await namespace.queueNames()).includes('awaited'));
+    assert.deepEqual(logged, [
+      'queues could not be declared; their next uses try again',
+      'queues are declared again',
+    ]);
   });
 
   it('are not known any more if they are deleted while names are being read', async () => {
