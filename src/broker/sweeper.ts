@@ -17,8 +17,6 @@ const REST_MS = 20;
  * it. One timer, armed for the earliest lease end that this node knows.
  */
 export class LeaseSweeper {
-  readonly #storage: Storage;
-  readonly #clock: Clock;
   readonly #clocks: { readonly storage: Storage; readonly clock: Clock };
   readonly #random: () => number;
   readonly #failures: LogOnChange;
@@ -32,8 +30,6 @@ export class LeaseSweeper {
     environment: { clock: Clock; random: () => number; log: BrokerLog },
     onAffected: (queues: readonly QueueKey[]) => void,
   ) {
-    this.#storage = storage;
-    this.#clock = environment.clock;
     this.#clocks = { storage, clock: environment.clock };
     this.#random = environment.random;
     const { log } = environment;
@@ -46,7 +42,7 @@ export class LeaseSweeper {
       worksAgain: () => log.info({}, 'elements with expired leases are released again'),
     });
     this.#onAffected = onAffected;
-    this.#timer = new EarliestTimer(this.#clock, () => {
+    this.#timer = new EarliestTimer(environment.clock, () => {
       // A sweep in flight may have started before the lease ended.
       if (this.#sweeping !== null) void this.#sweeping.then(() => this.#wakeIn(0));
       else void this.sweep();
@@ -68,7 +64,7 @@ export class LeaseSweeper {
 
   /** Reports the queues that gained elements, such as dead letters, since the last report. */
   reportAffected(): void {
-    this.#onAffected(this.#storage.takeAffected());
+    this.#onAffected(this.#clocks.storage.takeAffected());
   }
 
   async stop(): Promise<void> {
@@ -81,7 +77,7 @@ export class LeaseSweeper {
     this.#timer.cancel();
     let nextAt: number | null;
     try {
-      nextAt = await this.#storage.sweep();
+      nextAt = await this.#clocks.storage.sweep();
     } catch (error) {
       this.#failures.failed(error);
       this.#wakeIn(RETRY_MS);

@@ -245,8 +245,8 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   }
 
   /**
-   * Returns the element to the queue, together with others: thousands may wait for one client. While the engine is
-   * unavailable, each call for some of them is logged, and repeated every second.
+   * Returns the element to the queue, together with others: thousands may wait for one client, and each call is
+   * repeated every second while the engine is unavailable.
    */
   onPopLost(delivery: Delivery): void {
     if (this.#lostPops.push(delivery) > 1) return;
