@@ -92,11 +92,8 @@ describe('A listing of queues on Redis', () => {
     cli('SET', keys.order, 'damaged');
     cli('SET', keys.stats, 'damaged');
     const counted = await Promise.allSettled(QUEUES.map((each) => reader.storage.counts(each)));
-    assert.deepEqual([...new Set(counted.map(({ status }) => status))].sort(), ['fulfilled', 'rejected']);
-    assert.equal(
-      counted.findIndex(({ status }) => status === 'rejected'),
-      1,
-    );
+    const failed = counted.flatMap(({ status }, i) => (status === 'rejected' ? [i] : []));
+    assert.deepEqual(failed, [1]);
     const [none, some] = await Promise.all([reader.stats.read(queue), reader.stats.read(other as QueueKey)]);
     assert.deepEqual([none.size, some.get('')?.put], [0, 2]);
   });

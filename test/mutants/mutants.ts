@@ -127,6 +127,7 @@ export const SUITES = {
   'redis answers': { files: ['test/engines/redis-answers.redis.test.ts'], pattern: null },
   'redis no trace': { files: ['test/engines/redis-no-trace.redis.test.ts'], pattern: null },
   'redis expiry': { files: ['test/contract/engines.test.ts'], pattern: 'port: redis expiry ' },
+  'redis listings': { files: ['test/engines/redis-listing.redis.test.ts'], pattern: null },
   'redis outages': { files: ['test/engines/redis-outage.redis.test.ts'], pattern: null },
   'redis damage': { files: ['test/engines/redis-damage.redis.test.ts'], pattern: null },
   'redis capacity': { files: ['test/engines/redis-capacity.redis.test.ts'], pattern: null },

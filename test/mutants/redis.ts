@@ -561,6 +561,26 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/read.lua', 'values, page.left = readElementsAt', 'values = readElementsAt')],
   },
   {
+    name: 'a listing counts an element as reserved after its lease has expired',
+    suite: 'redis listings',
+    edits: [inRedis('library/functions.lua', "  if hasExpiredLease(q) then return '', 0 end\n", '')],
+  },
+  {
+    name: 'a queue that cannot be counted hides those that are counted with it',
+    suite: 'redis listings',
+    edits: [inRedis('library/functions.lua', 'isRead and text or', 'text or')],
+  },
+  {
+    name: 'an entry of the outbox is applied however long ago it was read',
+    suite: 'redis outbox',
+    edits: [inRedis('library/outbox.lua', 'call.now - readAt > READ_MS', 'false')],
+  },
+  {
+    name: 'an old queue that is still needed is checked again in each pass',
+    suite: 'redis forgotten queues',
+    edits: [inRedis('sweeper.ts', 'this.#registry.now() - FORGOTTEN_MS', 'unused.usedAt')],
+  },
+  {
     name: 'a purge leaves the index entries of expiring elements',
     suite: 'redis upkeep',
     edits: [inRedis('library/settle.lua', 'unlistExpiries(q, members, readFronts(q, fields, 1, count))', '')],
