@@ -32,6 +32,8 @@ export interface GetRequest {
   readonly owner: string | null;
   /** Omitted for an exchange of this node. */
   readonly from?: ConsumerOrigin;
+  /** See `TakeOptions.isTransient`. */
+  readonly isTransient?: boolean;
 }
 
 /** Receives the outcome of a waiting call: exactly one of the methods is called, once, unless the consumer leaves. */

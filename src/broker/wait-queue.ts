@@ -43,6 +43,8 @@ interface SharedTake {
   /** The tid of the consumers of its reservations; null for pops. If they differ, an array with one per element. */
   tids: string | null | (string | null)[];
   readonly consumers: Consumer[];
+  /** See `TakeOptions.isTransient`. */
+  readonly isTransient: boolean;
   /** The bound of its only consumer; null if it may have several consumers. */
   readonly maxBytes: number | null;
   /** The user whose permit it uses; undefined: it needs none, and may serve several users. */
@@ -250,6 +252,7 @@ export class WaitQueue {
         leaseMs: take.leaseMs,
         owner: take.owner,
         tids: take.tids,
+        ...(take.isTransient && { isTransient: true }),
         ...(take.maxBytes !== null && { maxBytes: take.maxBytes }),
         ...(permit !== null && { leftMs: CALL_TIMEOUT_MS - permit.waitedMs }),
       });
@@ -293,7 +296,7 @@ export class WaitQueue {
       if (requested > 0 && requested + consumer.count > MAX_PER_MATCH) break;
       const isShared = take !== undefined && take.maxBytes === null && isCompatible(consumer, take);
       if (!isShared && takes.length === MAX_TAKES) break;
-      const { leaseMs, owner } = consumer.request;
+      const { leaseMs, owner, isTransient = false } = consumer.request;
       let permit: TakePermit | null = null;
       const bytes = isShared ? 0 : this.#bytesOf(consumer, eachBytes, count - requested, left);
       if (owner !== null && bytes > FREE_BYTES) {
@@ -314,7 +317,17 @@ export class WaitQueue {
         const tids = leaseMs === null ? null : consumer.request.tid;
         const takeOwner = leaseMs === null ? null : owner;
         const user = bytes > FREE_BYTES ? owner : undefined;
-        take = { leaseMs, owner: takeOwner, tids, consumers: [], count: 0, maxBytes, user, permit };
+        take = {
+          leaseMs,
+          owner: takeOwner,
+          tids,
+          isTransient,
+          consumers: [],
+          count: 0,
+          maxBytes,
+          user,
+          permit,
+        };
         takes.push(take);
       }
       if (take.leaseMs !== null) noteTid(take, consumer);
@@ -568,8 +581,10 @@ export class WaitQueue {
  * Whether elements of a take may be delivered to the consumer: a reservation belongs to the user who requested it, and
  * a consumer bounded by bytes needs a take of its own.
  */
-function isCompatible({ request, maxBytes }: Consumer, { leaseMs, owner, user }: SharedTake): boolean {
+function isCompatible({ request, maxBytes }: Consumer, take: SharedTake): boolean {
+  const { leaseMs, owner, user, isTransient } = take;
   if (maxBytes !== null || request.leaseMs !== leaseMs) return false;
+  if ((request.isTransient ?? false) !== isTransient) return false;
   return (leaseMs === null || request.owner === owner) && (user === undefined || request.owner === user);
 }
 

@@ -261,6 +261,11 @@ export interface TakeOptions extends TimeLeft {
   /** The tids of the consumers that receive the deliveries; not given: none. See `ScannedDelivery.holder`. */
   readonly tids?: Tids;
   /**
+   * Whether the reservations mean nothing after this process, so that an engine without other nodes may forget them
+   * when it ends: the elements are then ready, without a failed try. Defaults to false.
+   */
+  readonly isTransient?: boolean;
+  /**
    * Bound for the total size of the bodies, 1 to `LIMITS.takeBytes`; the first element is taken whatever its size. An
    * engine may count headers as well. Not given: an engine stops at about `LIMITS.takeBytes`, which takes of the same
    * round trip may have to share.

@@ -185,7 +185,7 @@ export class Loop {
     const count = this.#batchSize();
     try {
       this.#consumer = source.get(
-        { group: null, leaseMs, count, timeoutMs: null, tid, owner: null },
+        { group: null, leaseMs, count, timeoutMs: null, tid, owner: null, isTransient: reserves },
         {
           deliver: (first, more) => end([first, ...more]),
           end: (reason) => {

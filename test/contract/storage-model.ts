@@ -4,7 +4,6 @@ import type { DurableTestEngine, EngineUnderTest, TestEngine } from '../engines.
 import { checkHistories } from '../support/histories.ts';
 import { purge } from '../support/settle.ts';
 import { Model } from './model.ts';
-import type { Command } from './model-arbitraries.ts';
 import { checkAll, drain } from './model-check.ts';
 import { commandArbitraries } from './model-commands.ts';
 import { DEDUP_WINDOW_MS, EVERY_QUEUE, MODEL_NAMESPACES, type World } from './model-world.ts';
@@ -51,7 +50,7 @@ class HistoryRunner {
     this.#open = open;
   }
 
-  async run(commands: Iterable<Command>): Promise<void> {
+  async run(commands: Iterable<fc.AsyncCommand<Model, World>>): Promise<void> {
     const opened = this.#opened ?? (await this.#open(OPTIONS));
     this.#opened = null;
     const world: World = { opened, refs: [], tokens: new Set(), popped: [], checks: 0 };
@@ -71,10 +70,13 @@ class HistoryRunner {
     await this.#opened?.close();
   }
 
-  async #runOn(commands: Iterable<Command>, world: World): Promise<void> {
+  async #runOn(commands: Iterable<fc.AsyncCommand<Model, World>>, world: World): Promise<void> {
     await emptyAll(world);
     const model = new Model(MODEL_NAMESPACES, DEDUP_WINDOW_MS, world.opened.now());
-    await fc.asyncModelRun(() => ({ model, real: world }), commands as Iterable<Command>);
+    await fc.asyncModelRun(
+      () => ({ model, real: world }),
+      commands as Iterable<fc.AsyncCommand<Model, World>>,
+    );
     await drain(model, world);
     await checkAll(model, world);
   }

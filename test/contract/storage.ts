@@ -26,6 +26,7 @@ import { streamContract } from './storage/streams.ts';
 import { sweepContract } from './storage/sweep.ts';
 import { takeContract } from './storage/take.ts';
 import { transferContract } from './storage/transfer.ts';
+import { transientContract } from './storage/transient.ts';
 import { undoTakeContract } from './storage/undo-take.ts';
 
 /**
@@ -42,6 +43,7 @@ export function storageContract(engine: EngineUnderTest, boundsGroups = true): v
     settleContract(open);
     settleTogetherContract(open);
     leaseContract(open);
+    transientContract(open);
     deadLetterContract(open);
     streamContract(open);
     if (boundsGroups) groupsContract(open);

@@ -21,6 +21,11 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('batch.ts', 'queueOf(calls[end]) === queue', 'queueOf(calls[end]) !== null')],
   },
   {
+    name: 'reservations in memory hide an element that becomes ready before them',
+    suite: 'contract',
+    edits: [inWorker('rows.ts', '    this.writeReservations([id]);', '    void id;')],
+  },
+  {
     name: 'a take with a full reply does not report that there is more',
     suite: 'contract',
     edits: [inWorker('take.ts', 'isLast = isLeft = true;', 'isLast = true;')],
@@ -423,12 +428,12 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'leases are forgotten by a restart',
     suite: 'sqlite restart',
-    edits: [inWorker('rows.ts', '    this.findNextLeaseEnd();\n', '')],
+    edits: [inWorker('rows.ts', 'IN_STATE);\n    this.findNextLeaseEnd();\n', 'IN_STATE);\n')],
   },
   {
     name: 'a rolled-back lease stays in memory',
     suite: 'sqlite reload',
-    edits: [inWorker('store.ts', 'this.rows.findNextLeaseEnd();', '')],
+    edits: [inWorker('rows.ts', '.rollback();\n    this.findNextLeaseEnd();\n', '.rollback();\n')],
   },
   {
     name: 'a rolled-back retention stays in memory',

@@ -41,6 +41,29 @@ describe('A SQLite file across restarts', () => {
     });
   });
 
+  it('makes elements ready that had transient reservations, without a failed try', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      await first.storage.insert(QUEUE, newElements('done', 'held', 'next'));
+      const reserving = { group: '', count: 2, leaseMs: 60_000, isTransient: true };
+      const [done, held] = (await first.storage.take(QUEUE, reserving)).deliveries;
+      assert.ok(done?.lease && held?.lease);
+      const ref = { id: done.id, group: '', token: done.lease.token };
+      assert.deepEqual(await commit(first.storage, QUEUE, [ref]), ['done']);
+      await first.stop();
+
+      const second = await folder.started();
+      const { ready, reserved } = await second.storage.counts(QUEUE);
+      assert.deepEqual({ ready, reserved }, { ready: 2, reserved: 0 });
+      const { deliveries } = await second.storage.take(QUEUE, { ...popping, count: 9 });
+      assert.deepEqual(bodyTexts(deliveries), ['held', 'next']);
+      assert.deepEqual(
+        deliveries.map(({ tries }) => tries),
+        [0, 0],
+      );
+    });
+  });
+
   for (const sweeps of [true, false]) {
     it(`ends leases that expired while it was closed, ${sweeps ? 'at a sweep' : 'at the first take'}`, async () => {
       await withFolder(async (folder) => {

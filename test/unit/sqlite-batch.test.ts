@@ -145,6 +145,26 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(store.queues.find(QUEUE)?.subscriptions.get('')?.reserved, 96);
   });
 
+  it('undoes what a failed transaction did to reservations in memory', () => {
+    const { run } = openStore();
+    const resultsOf = (calls: Call[]): unknown[] => run(calls)[0]?.results ?? [];
+    const insert: Call = ['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null], null];
+    const reserve = (count: number): Call => ['take', QUEUE, '', count, 1000, '', null, true];
+    const fieldsOf = ([, , fields]: Taken, place: number): string[] =>
+      fields.filter((_, at) => at % TAKEN_FIELDS === place) as string[];
+    const inserted = resultsOf(Array.from({ length: 12 }, () => insert));
+    const [before] = resultsOf([reserve(4)]) as [Taken];
+    const tokens = fieldsOf(before, 9);
+    const commits = fieldsOf(before, 0).flatMap((id, at) => [QUEUE, id, '', 0, tokens[at], null, 'finish']);
+    const counts: Call = ['counts', QUEUE, null];
+    const results = resultsOf([['settle', commits, null], reserve(2), counts, BAD, reserve(3)]);
+    assert.deepEqual(results[0], ['done', null, 'done', null, 'done', null, 'done', null]);
+    const taken = [before, results[1], results[4]].flatMap((one) => fieldsOf(one as Taken, 0));
+    assert.deepEqual(taken, inserted.slice(0, 9));
+    const [[{ ready, reserved }]] = resultsOf([counts]) as [[{ ready: number; reserved: number }]];
+    assert.deepEqual([ready, reserved], [3, 5]);
+  });
+
   it('waits for an fsync after a failure only in parts that need one', () => {
     const { run, synced } = openStore();
     run([RESERVE, RESERVE, PING, BAD]);

@@ -8,8 +8,9 @@
 // the file of its subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts`, `purge.ts`, `sweep.ts`;
 // `delivery.ts` has failed tries, dead letters, copies and damaged elements. Tables and their state in memory:
 // `store.ts` (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies), `rows.ts` (deliveries, elements,
-// leases), `counts.ts` (of deliveries and elements by state), `checksums.ts`, `tokens.ts` (of leases), `records.ts`
-// (idempotency keys, definitions, counters). A subscription is one group of one queue.
+// leases), `unwritten.ts` (reservations in memory), `counts.ts` (of deliveries and elements by state), `checksums.ts`,
+// `tokens.ts` (of leases), `records.ts` (idempotency keys, definitions, counters). A subscription is one group of one
+// queue.
 // The file: `open.ts`, `schema.ts`, `log-check.ts` (damage), `space.ts` (full disk, deleted files), `errors.ts`, and
 // `backup.ts`.
 import { stat, statfs } from 'node:fs/promises';

@@ -61,6 +61,7 @@ export interface Operations {
     /** Holders of the reservations: one string for all, or one for each. */
     holders: string | readonly string[],
     maxBytes: number | null,
+    isTransient: boolean,
   ): Taken;
   /**
    * Returns outcome and lease end of each item; for a single item without lease end, the outcome alone.

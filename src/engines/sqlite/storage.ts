@@ -128,11 +128,11 @@ export class SqliteStorage implements Storage {
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const { group, count, leaseMs, owner, tids, maxBytes, leftMs } = options;
+    const { group, count, leaseMs, owner, tids, maxBytes, isTransient = false, leftMs } = options;
     return this.#client.call(
       () => {
         const holders = leaseMs === null ? '' : holderStrings(owner, tids);
-        return ['take', nameOf(queue), group, count, leaseMs, holders, maxBytes ?? null];
+        return ['take', nameOf(queue), group, count, leaseMs, holders, maxBytes ?? null, isTransient];
       },
       (taken, bodies) => ({
         deliveries: readTaken(taken, group, bodies),

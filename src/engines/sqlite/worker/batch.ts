@@ -60,6 +60,23 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   ping: () => {},
 };
 
+/** Operations that do not need the reservations of `UnwrittenReservations` in the tables. */
+const KEEPS_UNWRITTEN: ReadonlySet<Operation> = new Set([
+  'insert',
+  'take',
+  'settle',
+  'declare',
+  'queues',
+  'usage',
+  'definitionGet',
+  'definitionList',
+  'definitionPut',
+  'definitionDelete',
+  'statsAdd',
+  'statsRead',
+  'ping',
+]);
+
 const NO_SPACE: Rejection = {
   code: 'storage-full',
   message:
@@ -163,6 +180,7 @@ function runCalls(store: Store, { batch, result, from, to }: Part, isFirst: bool
     }
     const [operation, ...args] = call;
     const run = OPERATIONS[operation] as (store: Store, ...args: unknown[]) => unknown;
+    if (store.rows.areUnwritten && !KEEPS_UNWRITTEN.has(operation)) store.rows.writeReservations();
     try {
       result.results[index] = run(store, ...args) ?? null;
     } catch (error) {

@@ -194,6 +194,7 @@ function cutReason(reason: string | null | undefined): string | null {
 export function endLeases(store: Store): void {
   const { rows, queues, now, copiedBytes } = store;
   if (!rows.mayLeaseHaveEnded(now)) return;
+  rows.writeReservations();
   for (const row of rows.endedLeases(now)) {
     if (!store.mayCopyMore(copiedBytes)) break;
     const subscription = queues.subscriptionById(row.subscription);

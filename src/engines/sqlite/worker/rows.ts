@@ -5,6 +5,7 @@ import { deliveryChecksum, elementChecksum } from './checksums.ts';
 import type { QueueCounter } from './counts.ts';
 import type { Queues, Subscription, WorkerQueue } from './queues.ts';
 import { BOUND, prepareAll, Statement, type Statements } from './schema.ts';
+import { type Place, type SharedReservation, UnwrittenReservations } from './unwritten.ts';
 
 /** An element's content as stored: the content type, the rarer fields as JSON (see `toMore`), and the body. */
 interface StoredContent {
@@ -108,6 +109,13 @@ const ROWS_AT_ONCE = 16;
  */
 export const SHORTEST_RANGE = 4;
 
+// Bodies of expired elements are not read: a thousand of them may be a gigabyte.
+const READY = `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
+            ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc),
+            iif(d.expires_at <= ?, NULL, ifnull(d.body, iif(length(e.body) > ${MAX_READ_WITH_ROW}, NULL, e.body))) ${FROM_DELIVERIES}
+       WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ?`;
+const IN_ORDER = `ORDER BY d.due_at, d.seq LIMIT ${BOUND}`;
+
 const SQL = {
   // The content is in `element`.
   add: `INSERT INTO delivery (seq, subscription, due_at, tries, crc, expires_at, reason, element)
@@ -141,13 +149,12 @@ const SQL = {
        WHERE e.queue = ? AND e.groups > 0 AND e.inserted_at <= ? ORDER BY e.inserted_at LIMIT ?`,
   firstInsertedAfter: `SELECT inserted_at FROM element INDEXED BY element_age
        WHERE queue = ? AND groups > 0 AND inserted_at > ? ORDER BY inserted_at LIMIT 1`,
+  firstDueAfter: `SELECT d.due_at FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NULL
+       AND (d.due_at, d.seq) > (?, ?) ORDER BY d.due_at, d.seq LIMIT 1`,
   firstExpiry: `SELECT d.expires_at ${EXPIRING} ORDER BY d.expires_at LIMIT 1`,
   firstLeaseEnd: `SELECT d.lease_until ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
-  // Bodies of expired elements are not read: a thousand of them may be a gigabyte.
-  ready: `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
-            ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc),
-            iif(d.expires_at <= ?, NULL, ifnull(d.body, iif(length(e.body) > ${MAX_READ_WITH_ROW}, NULL, e.body))) ${FROM_DELIVERIES}
-       WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
+  ready: `${READY} ${IN_ORDER}`,
+  readyAfter: `${READY} AND (d.due_at, d.seq) > (?, ?) ${IN_ORDER}`,
   // The number of a named group's delivery differs from its element's: see `schema.ts`.
   findPlain: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ? AND d.subscription = ?`,
   findShared: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
@@ -245,6 +252,7 @@ class Additions {
 export class Rows {
   readonly #queues: Queues;
   readonly #counter: QueueCounter;
+  readonly #unwritten = new UnwrittenReservations();
   /** Lower bound of the lease ends of all queues. */
   #leasesEndFrom = Number.POSITIVE_INFINITY;
 
@@ -277,6 +285,9 @@ export class Rows {
    */
   addPlain(subscription: Subscription, first: number, elements: readonly NewRow[], now: number): void {
     const { id } = subscription;
+    if (this.areUnwritten) {
+      for (const { dueAt } of elements) this.#beforeWaiting(subscription, { dueAt, seq: first });
+    }
     const [example] = elements;
     const areAlike = elements.every(
       ({ type, more, tries, expiresAt, reason }) =>
@@ -407,8 +418,13 @@ export class Rows {
       contentCrc: number | null,
       body: Uint8Array | null,
     ];
+    const place = this.#unwritten.lastPlace(subscription);
+    const found =
+      place === null
+        ? this.#sql.ready.arrays<Columns>(now, subscription, now, limit)
+        : this.#sql.readyAfter.arrays<Columns>(now, subscription, now, place.dueAt, place.seq, limit);
     // The objects are written out, as literals are faster than the loop of `Statement`.
-    return this.#sql.ready.arrays<Columns>(now, subscription, now, limit).map(
+    return found.map(
       ([seq, element, dueAt, tries, crc, expiresAt, reason, type, more, contentCrc, body]): ReadyRow => ({
         seq,
         element,
@@ -516,6 +532,69 @@ export class Rows {
     this.#leaseStarted(subscription, until);
   }
 
+  /** The same for small plain elements without expiry, only in memory: see {@link UnwrittenReservations}. */
+  reserveUnwritten(
+    { id }: Subscription,
+    rows: readonly Pick<DeliveryRow, 'seq' | 'dueAt'>[],
+    reservation: SharedReservation,
+  ): void {
+    this.#unwritten.add(id, rows, reservation);
+    this.#leasesEndFrom = Math.min(this.#leasesEndFrom, reservation.until);
+  }
+
+  /** Whether any reservations are only in memory. */
+  get areUnwritten(): boolean {
+    return !this.#unwritten.isEmpty;
+  }
+
+  /** Writes the unwritten reservations of a subscription, or of all. */
+  writeReservations(ids: readonly number[] = this.#unwritten.subscriptions()): void {
+    for (const id of ids) {
+      const subscription = this.#queues.subscriptionById(id);
+      if (subscription === null) continue;
+      for (const { rows, ...reservations } of this.#unwritten.removeAll(id)) {
+        const reserved = [...rows].map(([seq, dueAt]) => ({ seq, dueAt, element: null }));
+        this.reserve(subscription, reserved, reservations);
+      }
+    }
+  }
+
+  /**
+   * reserved -> finished, for the first of these deliveries that have unwritten reservations with this token, up to the
+   * first that has not. Returns their number.
+   */
+  removeUnwritten(subscription: Subscription, seqs: readonly number[], token: string): number {
+    const take = this.#unwritten.take(subscription.id, token);
+    if (take === undefined) return 0;
+    const finished: (RemovedRow & { readonly dueAt: number })[] = [];
+    for (const seq of new Set(seqs)) {
+      const dueAt = take.rows.get(seq);
+      if (dueAt === undefined) break;
+      finished.push({ seq, element: null, dueAt, leaseUntil: null });
+    }
+    this.#unwritten.remove(subscription.id, take, finished);
+    this.remove(subscription, finished);
+    return finished.length;
+  }
+
+  /** A transaction begins. */
+  begin(): void {
+    this.#unwritten.begin();
+  }
+
+  /** The running transaction was rolled back, and the queues were read again. */
+  rollback(): void {
+    this.#unwritten.rollback();
+    this.findNextLeaseEnd();
+  }
+
+  /** Must be called before a delivery becomes waiting: takes would pass over one before the last unwritten one. */
+  #beforeWaiting({ id }: Subscription, { dueAt, seq }: Place): void {
+    const last = this.#unwritten.lastPlace(id);
+    if (last === null || dueAt > last.dueAt || (dueAt === last.dueAt && seq > last.seq)) return;
+    this.writeReservations([id]);
+  }
+
   /**
    * reserved or waiting -> waiting
    * @param token the reservation's token if it may still be committed, as after its lease expired; else null
@@ -527,6 +606,7 @@ export class Rows {
     now: number,
   ): void {
     const { seq, element, expiresAt, leaseUntil } = row;
+    this.#beforeWaiting(subscription, { dueAt, seq });
     this.#counter.beforeChange(subscription, element);
     const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
     this.#sql.setWaiting.run(dueAt, tries, crc, token, reason, seq);
@@ -561,6 +641,13 @@ export class Rows {
     return this.#sql.firstInsertedAfter.value(id, moment) ?? Number.POSITIVE_INFINITY;
   }
 
+  /** The earliest maturity of waiting deliveries, due or not; null if there are none. */
+  firstDueAt(subscription: Subscription): number | null {
+    const place = this.#unwritten.lastPlace(subscription.id);
+    if (place === null) return this.#counter.firstDueAt(subscription);
+    return this.#sql.firstDueAfter.value(subscription.id, place.dueAt, place.seq);
+  }
+
   // Leases. Their bounds are never too late: a reservation lowers them, a settlement leaves them unchanged, and a query
   // of the table makes them exact. So a batch in which no lease ends costs one comparison.
 
@@ -586,7 +673,7 @@ export class Rows {
    * thread.
    */
   findNextLeaseEnd(): number | null {
-    let next = Number.POSITIVE_INFINITY;
+    let next = this.#unwritten.firstEnd();
     for (const subscription of this.#queues.subscriptions()) {
       const { id, leaseEndsFrom, reserved } = subscription;
       if (leaseEndsFrom >= next) continue;

@@ -53,8 +53,10 @@ export function settle(
   for (let at = 0; at < items.length && store.mayCopyMore(copiedBefore); ) {
     const name = items[at] as SettleFields[0];
     if (name !== null) queue = store.queues.find(name);
-    const end = endOfRange(store, items, at);
-    const isFinished = queue !== null && finishRange(store, queue, items, at, end);
+    const unwritten =
+      queue !== null && store.rows.areUnwritten ? finishUnwritten(store, queue, items, at) : 0;
+    const end = unwritten > 0 ? at + unwritten * SETTLE_FIELDS : endOfRange(store, items, at);
+    const isFinished = unwritten > 0 || (queue !== null && finishRange(store, queue, items, at, end));
     for (; at < end; at += SETTLE_FIELDS) {
       const action = actions?.[at / SETTLE_FIELDS] ?? null;
       const outcome = isFinished ? 'done' : settleItem(store, queue, items, at, action);
@@ -126,6 +128,25 @@ function finishRange(store: Store, queue: WorkerQueue, items: Fields, from: numb
   return store.rows.removeReservedRange(subscription, first, count, storedToken(token ?? '', first));
 }
 
+/** Finishes deliveries whose reservations are unwritten, from the item at `from`. Returns the number of items. */
+function finishUnwritten(store: Store, queue: WorkerQueue, items: Fields, from: number): number {
+  const group = items[from + 2] as SettleFields[2];
+  const subscription = queue.subscriptions.get(group);
+  const token = items[from + 4] as SettleFields[4];
+  const first = store.ids.parse(items[from + 1] as SettleFields[1]);
+  if (subscription === undefined || token === null || first === null || !isCommit(items, from)) return 0;
+  const stored = storedToken(token, first);
+  const seqs = [first];
+  for (let at = from + SETTLE_FIELDS; at < items.length; at += SETTLE_FIELDS) {
+    if (items[at] !== null || items[at + 2] !== group || !isCommit(items, at)) break;
+    const element = store.ids.parse(items[at + 1] as SettleFields[1]);
+    if (element === null || !isTokenOf(String(items[at + 4]), element, stored)) break;
+    seqs.push(element);
+  }
+  store.queues.noteUse(queue, store.now);
+  return store.rows.removeUnwritten(subscription, seqs, stored);
+}
+
 /** Checks the group limits of all elements that the call inserts, before it changes anything. */
 function enforceGroupLimits(
   { queues }: Store,
@@ -164,6 +185,7 @@ function settleItem(
   if (isCommit(items, at) && token !== null) {
     if (rows.removeReserved(subscription, element, storedToken(token, element))) return 'done';
   }
+  rows.writeReservations([subscription.id]);
   const isCopied = kind === 'move' || kind === 'dead-letter';
   const row = isCopied ? rows.findWhole(subscription, element) : rows.find(subscription, element);
   if (row === null) return 'not-found';

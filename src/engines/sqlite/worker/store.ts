@@ -135,6 +135,7 @@ export class Store {
     }
     this.#needsSync = needsSync && this.#isDurable;
     this.copiedBytes = 0;
+    this.rows.begin();
     this.#reach('begin');
     this.#sql.begin.run();
     if (this.#isMarked) this.#changesBefore = this.#sql.changes.value();
@@ -179,7 +180,7 @@ export class Store {
     // A failure that leaves the store usable, such as a full disk, occurs before the commit takes effect.
     if (this.db.isTransaction) this.db.exec('ROLLBACK');
     this.queues.reload();
-    this.rows.findNextLeaseEnd();
+    this.rows.rollback();
   }
 
   /**

@@ -24,7 +24,7 @@ const MAX_REPLY_BYTES = LIMITS.takeBytes;
 const MAX_EXPIRED = 1000;
 
 /** Pops eligible deliveries, or reserves them if `leaseMs` is not null. See {@link Operations} for the result. */
-export const take: Run<'take'> = (store, name, group, count, leaseMs, holders, maxBytes) => {
+export const take: Run<'take'> = (store, name, group, count, leaseMs, holders, maxBytes, isTransient) => {
   const { queues, rows, reply, now } = store;
   const queue = queues.find(name);
   if (queue !== null) queues.noteUse(queue, now);
@@ -86,13 +86,23 @@ export const take: Run<'take'> = (store, name, group, count, leaseMs, holders, m
     if (until === null) rows.remove(subscription, taken);
     // A take that finds nothing must write nothing, as waiting consumers repeat it often.
     else if (storedToken !== null && taken.length > 0) {
-      const pageHolders = typeof holders === 'string' ? holders : holders.slice(takenBefore);
-      rows.reserve(subscription, taken, { until, at: now, token: storedToken, holders: pageHolders });
+      const reservation = { until, at: now, token: storedToken };
+      if (isTransient && typeof holders === 'string' && taken.every(canStayUnwritten)) {
+        rows.reserveUnwritten(subscription, taken, { ...reservation, holders });
+      } else {
+        const pageHolders = typeof holders === 'string' ? holders : holders.slice(takenBefore);
+        rows.reserve(subscription, taken, { ...reservation, holders: pageHolders });
+      }
     }
   }
-  const nextDueAt = left > 0 ? store.counter.firstDueAt(subscription) : null;
+  const nextDueAt = left > 0 ? rows.firstDueAt(subscription) : null;
   return [nextDueAt, until, fields, isCut, isLeft];
 };
+
+/** Whether a transient reservation may stay in memory: a sweep looks in the table for what expires. */
+function canStayUnwritten({ element, expiresAt }: ReadyRow): boolean {
+  return element === null && expiresAt === null;
+}
 
 /**
  * Restores popped deliveries. The element has the same number as before, and so its old place. If another group still
