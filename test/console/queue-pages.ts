@@ -81,6 +81,19 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByText('Why is it not delivered now?').waitFor();
   });
 
+  it('says how many elements are gone since they were listed', async () => {
+    for (const body of ['1', '2', '3']) await opened().insert('N', 'drained', body);
+    const page = await opened().samePage('#/q/N/drained');
+    await page.getByText('All 3 that match').waitFor();
+    for (const _ of [1, 2]) await (await opened().request('GET', '/q/N/drained')).arrayBuffer();
+    await page.getByRole('button', { name: '2 gone: show' }).waitFor();
+    await opened().insert('N', 'drained', '4');
+    await page.getByRole('button', { name: '1 new, 2 gone: show' }).click();
+    await page.getByText('All 2 that match').waitFor();
+    assert.equal(await page.getByRole('button', { name: /: show$/ }).count(), 0);
+    await opened().request('DELETE', '/q/N/drained?force=1');
+  });
+
   it('counts only those new elements of a stream that the listed group gets', async () => {
     await opened().request('PUT', '/q/events/group-news?groups=audit', { body: '1' });
     const page = await opened().page('#/q/events/group-news', { isAlone: true });

@@ -43,8 +43,8 @@ interface LoadedList {
   readonly after: string | null;
   readonly isLoading: boolean;
   readonly selectorError: string | null;
-  /** The result of `putsIn` just before the list was loaded; null if the user may not read it. */
-  readonly inserted: number | null;
+  /** The counts of the queue just before the list was loaded; null if the user may not read them. */
+  readonly counts: ListedCounts | null;
   /** In a stream, the group of the listed deliveries; null: the server chose it. */
   readonly group: string | null;
 }
@@ -57,7 +57,7 @@ const NOTHING: LoadedList = {
   after: null,
   isLoading: true,
   selectorError: null,
-  inserted: null,
+  counts: null,
   group: null,
 };
 
@@ -106,7 +106,7 @@ export function ElementList({
           : null;
       // The server's default group need not have any element here.
       const listed = filter.group ?? Object.keys(fresh?.groups ?? {})[0] ?? before.group;
-      const inserted = fresh === null ? before.inserted : putsIn(fresh.stats, listed);
+      const counts = fresh === null ? before.counts : countsIn(fresh, listed);
       const page = await listElements(
         of,
         { ...filter, group: listed },
@@ -114,7 +114,7 @@ export function ElementList({
       );
       list.value = {
         ...before,
-        inserted,
+        counts,
         group: listed,
         elements: [...before.elements, ...withoutListed(before.elements, page.elements)],
         next: page.next,
@@ -149,11 +149,11 @@ export function ElementList({
     };
     action.value = { action: name, where };
   };
-  const { elements, isLoading, error, next, looked, selectorError, inserted } = list.value;
+  const { elements, isLoading, error, next, looked, selectorError, counts } = list.value;
   // The stream of events counts only elements, not the deliveries of a group.
   const sizes = group === null ? picture.value : (status?.groups?.[group] ?? null);
-  const stats = group === null ? picture.value?.stats : status?.stats;
-  const news = inserted === null || stats === undefined ? 0 : Math.max(0, putsIn(stats, group) - inserted);
+  const latest = group === null ? picture.value : status;
+  const changes = isLoading || latest === null ? NO_CHANGES : changesSince(counts, countsIn(latest, group));
 
   if (!mayBrowse) {
     return <NeedsRight title="You may not browse elements here" right="browse" ns={ns} />;
@@ -188,7 +188,7 @@ export function ElementList({
       {may('manage', ns) && !isList && elements.length > 0 && (
         <ActionBar ns={ns} list={list.value} state={filter.state} selected={selected} onAction={start} />
       )}
-      <NewBar added={isLoading ? 0 : news} onShow={() => void load(null)} />
+      <NewBar {...changes} onShow={() => void load(null)} />
       {selectorError !== null && (
         <div class="body">
           <Failure error={`The search failed for some elements, which are left out: ${selectorError}`} />
@@ -236,9 +236,28 @@ export function ElementList({
   );
 }
 
-/** How many elements were inserted into a queue, in a stream into one of its groups. */
-function putsIn({ put, groups = {} }: QueueRecord['stats'], group: string | null): number {
-  return group === null ? put : (groups[group]?.put ?? 0);
+/** How many elements were inserted into a queue, in a stream into one of its groups, and how many it has. */
+interface ListedCounts {
+  readonly inserted: number;
+  readonly total: number;
+}
+
+function countsIn(
+  { stats, totalSize, groups }: Pick<QueueRecord, 'stats' | 'totalSize' | 'groups'>,
+  group: string | null,
+): ListedCounts {
+  if (group === null) return { inserted: stats.put, total: totalSize };
+  return { inserted: stats.groups?.[group]?.put ?? 0, total: groups?.[group]?.totalSize ?? 0 };
+}
+
+const NO_CHANGES = { added: 0, removed: 0 };
+
+/** Returns how many elements were inserted, and how many have left the queue, since it had these counts. */
+function changesSince(before: ListedCounts | null, { inserted, total }: ListedCounts): typeof NO_CHANGES {
+  if (before === null) return NO_CHANGES;
+  // Not limited to 0 in the sum: counts of the stream may be older than those of the list.
+  const added = inserted - before.inserted;
+  return { added: Math.max(0, added), removed: Math.max(0, before.total + added - total) };
 }
 
 /** Removes elements that are listed already: one that was rolled back between two pages is returned again. */

@@ -156,13 +156,25 @@ export function Meter({ part, isThin = false }: { readonly part: number; readonl
   );
 }
 
-/** Offers to show what was added to a list since it was read. */
-export function NewBar({ added, onShow }: { readonly added: number; readonly onShow: () => void }) {
-  if (added === 0) return null;
+/** Offers to show what was added to a list, and removed from it, since it was read. */
+export function NewBar({
+  added,
+  removed = 0,
+  onShow,
+}: {
+  readonly added: number;
+  readonly removed?: number;
+  readonly onShow: () => void;
+}) {
+  if (added === 0 && removed === 0) return null;
+  const changes = [
+    ...(added > 0 ? [`${count(added)} new`] : []),
+    ...(removed > 0 ? [`${count(removed)} gone`] : []),
+  ];
   return (
     <div class="bar" role="status">
       <Button icon="refresh" onClick={onShow}>
-        {count(added)} new: show
+        {changes.join(', ')}: show
       </Button>
     </div>
   );
