@@ -249,6 +249,10 @@ def insert_together(server: PortServer, queue: Queue[Any], count: int) -> None:
     server.together = None
 
 
+def url_of(listener: socket.socket) -> str:
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
 def run_blocking(call: Call, *answers: bytes | None, closes: bool = False) -> Result:
     with CannedServer(*answers, closes=closes) as server, Quayside(server.url, retry=RETRY) as client:
         try:
@@ -413,6 +417,43 @@ class Transports(unittest.TestCase):
             closing.join()
             self.assertEqual(ids, ["1"])
             inserting.join()
+
+    def test_close_ends_a_call_of_another_thread_that_waits_for_an_element(self) -> None:
+        errors: list[QuaysideError] = []
+
+        def take() -> None:
+            try:
+                client.queue("N/q").reserve(wait=None)
+            except QuaysideError as error:
+                errors.append(error)
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = Quayside(url_of(listener))
+            taking = threading.Thread(target=take)
+            taking.start()
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1)
+                client.close()
+                taking.join()
+        self.assertEqual([(type(error), error.outcome) for error in errors], [(StoppedError, "unknown")])
+
+    def test_close_of_asyncio_ends_a_call_that_waits_for_an_element(self) -> None:
+        async def run(listener: socket.socket) -> None:
+            listener.setblocking(False)
+            loop = asyncio.get_running_loop()
+            client = quayside.aio.Quayside(url_of(listener))
+            taking = asyncio.ensure_future(client.queue("N/q").reserve(wait=None))
+            connection, _ = await loop.sock_accept(listener)
+            with connection:
+                await loop.sock_recv(connection, 1)
+                await client.close()
+                with self.assertRaises(StoppedError) as raised:
+                    await taking
+            self.assertEqual(raised.exception.outcome, "unknown")
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            asyncio.run(run(listener))
 
     def test_close_of_asyncio_waits_for_an_insert_that_was_not_sent_yet(self) -> None:
         async def run(url: str) -> str:

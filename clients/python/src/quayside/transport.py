@@ -35,6 +35,8 @@ class Transport:
         #: Reentrant, because a signal handler may close the client while its thread holds the lock.
         self._lock = threading.RLock()
         self._idle: list[http.client.HTTPConnection] = []
+        #: The connections of calls, and the threads of these calls.
+        self._busy: dict[http.client.HTTPConnection, int] = {}
         self._is_closed = False
         self._is_closing = False
         #: The threads of the calls that `close` waits for.
@@ -79,11 +81,17 @@ class Transport:
             body = reply.read()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
+            if self._is_closed:
+                # `close` has ended the connection.
+                raise closed_error("unknown") from error
             raise self._failure("failed before the response was complete", error, "unknown") from error
         except BaseException:
             # Such as KeyboardInterrupt. The rest of the response must not be read as that of the next request.
             connection.close()
             raise
+        finally:
+            with self._lock:
+                self._busy.pop(connection, None)
         if is_sent and not reply.will_close:
             self._release(connection)
         else:
@@ -92,16 +100,21 @@ class Transport:
         return Response(reply.status, headers, body, received_at)
 
     def close(self) -> None:
+        """Waits for the calls of `during`, then ends all others with StoppedError."""
         own = threading.get_ident()
         with self._calls_changed:
             self._is_closing = True
             # Do not wait for calls of this thread: a signal handler that interrupted one would wait forever.
             self._calls_changed.wait_for(lambda: all(thread == own for thread in self._calls))
+            is_interrupting = own in self._calls
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
+            busy = [connection for connection, thread in self._busy.items() if not (is_interrupting and thread == own)]
         for connection in idle:
             connection.close()
+        for connection in busy:
+            shut_down(connection)
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
         while True:
@@ -112,7 +125,7 @@ class Transport:
             if connection is None:
                 break
             if not is_readable(connection):
-                return connection
+                return self._use(connection)
             # The server has closed it, or sent something unexpected.
             connection.close()
         connection = self._new(min(timeout, LONGEST_TIMEOUT))
@@ -121,7 +134,17 @@ class Transport:
         except OSError as error:
             connection.close()
             raise self._failure("cannot be opened", error, "nothing-changed") from error
-        return connection
+        return self._use(connection)
+
+    def _use(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
+        thread = threading.get_ident()
+        with self._lock:
+            # A signal handler that closes the client does not end the call that it interrupted, if `close` waits for it.
+            if not self._is_closed or thread in self._calls:
+                self._busy[connection] = thread
+                return connection
+        connection.close()
+        raise closed_error()
 
     def leave_to_parent(self) -> None:
         """Drops the connections in the child of a fork: two processes would read each other's responses."""
@@ -129,6 +152,7 @@ class Transport:
         self._lock = threading.RLock()
         self._calls_changed = threading.Condition()
         self._calls = []
+        self._busy = {}
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -171,8 +195,17 @@ def connection_error(message: str, error: Exception, outcome: Outcome) -> Connec
     return ConnectionError("connection-failed", message, outcome=outcome)
 
 
-def closed_error() -> StoppedError:
-    return StoppedError("stopped", "The client is closed.")
+def closed_error(outcome: Outcome = "nothing-changed") -> StoppedError:
+    return StoppedError("stopped", "The client is closed.", outcome=outcome)
+
+
+def shut_down(connection: http.client.HTTPConnection) -> None:
+    """Ends the call of another thread that reads from a connection. To close it would not wake that thread."""
+    # None: that thread has closed it.
+    if (sock := connection.sock) is not None:
+        with contextlib.suppress(OSError):
+            # Not the method of a TLS socket, which would discard its encryption while the other thread uses it.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 #: All transports of this process, to be reset in the child of a fork.

@@ -73,6 +73,8 @@ class Transport:
         if server.scheme == "https":
             self._tls = tls if tls is not None else ssl.create_default_context()
         self._idle: list[Connection] = []
+        #: The connections of calls.
+        self._busy: set[Connection] = set()
         self._is_closed = False
         self._is_closing = False
         #: How many calls `close` waits for.
@@ -107,6 +109,7 @@ class Transport:
             try:
                 connection = await self._connect()
                 is_sent = True
+                self._busy.add(connection)
                 try:
                     response, is_reusable = await converse(connection, self._server, request, headers)
                 except EOFError as error:
@@ -116,7 +119,12 @@ class Transport:
                     # Also if the call is cancelled: the server returns elements undelivered if the client disconnects.
                     abort(connection)
                     raise
+                finally:
+                    self._busy.discard(connection)
             except (OSError, EOFError, ValueError, ProtocolError, asyncio.LimitOverrunError) as error:
+                if self._is_closed and is_sent:
+                    # `close` has ended the connection.
+                    raise closed_error("unknown") from error
                 raise self._failure(error, is_sent) from error
             if is_reusable and not self._is_closed:
                 self._release(connection)
@@ -146,9 +154,12 @@ class Transport:
         return connection_error(message, error, outcome)
 
     async def close(self) -> None:
+        """Waits for the calls of `during`, then ends all others with StoppedError."""
         self._is_closing = True
         await self._calls_ended.wait()
         self._is_closed = True
+        for connection in self._busy:
+            abort(connection)
         idle, self._idle = self._idle, []
         for _, writer in idle:
             writer.close()
@@ -174,6 +185,9 @@ class Transport:
         transport, _ = await loop.create_connection(
             lambda: protocol, self._server.host, self._server.port, ssl=self._tls
         )
+        if self._is_closed:
+            transport.abort()
+            raise closed_error()
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
