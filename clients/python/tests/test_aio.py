@@ -27,7 +27,7 @@ from quayside.aio import (
 )
 from quayside.aio import transport
 from quayside.aio.transport import Transport
-from quayside.protocol import Request, Response, Settlement
+from quayside.protocol import Request, Response, Settlement, authorization_of
 
 from .support import URL, fresh_name
 
@@ -231,6 +231,11 @@ class Clients(AioTest):
         self.assertEqual((raised.exception.code, raised.exception.outcome), ("body-too-large", "nothing-changed"))
         # The connection with the rest of the body is not used again.
         await self.queue.pop()
+
+    async def test_a_function_for_credentials_need_not_be_a_coroutine_function(self) -> None:
+        authorization = authorization_of(None)
+        async with Quayside(URL, auth=lambda: authorization) as client:
+            self.assertEqual((await client.queue(self.queue.name).status()).total, 0)
 
     async def test_failures_name_their_outcome(self) -> None:
         async with Quayside("http://127.0.0.1:9", retry=Retry(attempts=2, min=0.001)) as client:

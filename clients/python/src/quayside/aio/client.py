@@ -31,14 +31,14 @@ LOG = logging.getLogger("quayside")
 class Quayside:
     """A client of one server, for one event loop. Close it, or use it in an `async with` statement.
 
-    The arguments are those of `quayside.Quayside`, but a function given as `auth` must be a coroutine function.
+    The arguments are those of `quayside.Quayside`. A function given as `auth` may also be a coroutine function.
     """
 
     def __init__(
         self,
         url: str | None = None,
         *,
-        auth: tuple[str, str] | str | Callable[[], Awaitable[str | None]] | None = None,
+        auth: tuple[str, str] | str | Callable[[], Awaitable[str | None] | str | None] | None = None,
         retry: Retry = Retry(),
         timeout: float = REPLY_SECONDS,
         tls: ssl.SSLContext | None = None,

@@ -41,11 +41,14 @@ Connection = tuple[Reader, asyncio.StreamWriter]
 MAX_LINE_BYTES = 65_536
 
 
-def shielded(authorize: Callable[[], Awaitable[str | None]]) -> Callable[[], Awaitable[str | None]]:
+def shielded(authorize: Callable[[], Awaitable[str | None] | str | None]) -> Callable[[], Awaitable[str | None]]:
     """Wraps a function for credentials: its cancellation, such as that of a shared refresh, cancels no call."""
 
     async def call() -> str | None:
-        task = asyncio.ensure_future(authorize())
+        given = authorize()
+        if given is None or isinstance(given, str):
+            return given
+        task = asyncio.ensure_future(given)
         try:
             await asyncio.wait([task])
         finally:
