@@ -66,6 +66,8 @@ export class AmqpConnection
   readonly #endpoint: ConnectionEndpoint;
   /** Sessions whose links may send more deliveries. */
   readonly #sessionsWithCapacity = new Set<SessionEndpoint>();
+  /** Links that may take only once their session has places for more unsettled deliveries, in order of waiting. */
+  readonly awaitingPlace = new Set<OutgoingLink>();
   /** Bytes of messages that wait for the windows of sessions, or for the writer. */
   #queuedBytes = 0;
   #phase: Phase = 'sasl-header';
@@ -136,6 +138,7 @@ export class AmqpConnection
 
   override endTurn(): void {
     if (this.#sessionsWithCapacity.size > 0) {
+      for (const session of this.#sessionsWithCapacity) this.#admit(session);
       for (const link of this.links) {
         if (!(link instanceof IncomingLink) && this.#sessionsWithCapacity.has(link.endpoint.session))
           this.planFill(link);
@@ -144,6 +147,30 @@ export class AmqpConnection
     }
     super.endTurn();
     this.#endpoint.flush();
+  }
+
+  /** A link may take only once its session has places for more unsettled deliveries. */
+  awaitPlace(link: OutgoingLink): void {
+    const { session } = link.endpoint;
+    this.awaitingPlace.add(link);
+    // There are fewer places than it requested: let it request fewer.
+    if (session.available > session.taking) this.onSessionCapacity(session);
+  }
+
+  /** A take in progress ended: its places are free, or will be used in this turn. */
+  onPlaces(session: SessionEndpoint): void {
+    if (this.awaitingPlace.size > 0) this.onSessionCapacity(session);
+  }
+
+  /** Lets as many links of a session take as it has places, those first that have waited longest. */
+  #admit(session: SessionEndpoint): void {
+    let places = session.sendable - session.taking;
+    for (const link of this.awaitingPlace) {
+      if (places <= 0) return;
+      if (link.endpoint.session !== session) continue;
+      places -= 1;
+      link.retake();
+    }
   }
 
   inserted(replies: readonly (PendingInsertReply | null)[]): void {
@@ -168,6 +195,8 @@ export class AmqpConnection
 
   protected override onCapacity(): void {
     if (this.#queuedBytes > 0) this.guard(() => this.#endpoint.sendQueued());
+    // Pre-settled messages that leave the queue of their session free places.
+    for (const { endpoint } of this.awaitingPlace) this.onSessionCapacity(endpoint.session);
     super.onCapacity();
   }
 
@@ -242,15 +271,6 @@ export class AmqpConnection
       }
       case 'frames':
         return this.#readFrame();
-    }
-  }
-
-  /** Counts them for each session, too, since its links share its unsettled deliveries. */
-  protected override countTaking(): void {
-    super.countTaking();
-    for (const { endpoint } of this.links) endpoint.session.taking = 0;
-    for (const link of this.links) {
-      if (link instanceof OutgoingLink) link.endpoint.session.taking += link.taking;
     }
   }
 

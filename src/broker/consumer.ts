@@ -48,16 +48,19 @@ export interface Sink {
 }
 
 /**
- * A call that has several consumers, or waits for several elements at once. It decides when its consumers take part in
- * matches, and is counted as a whole.
+ * What consumers share: a call that waits in several queues, or the capacity of a session. It decides when they take
+ * part in matches.
  */
 export interface Claim {
-  /** Whether this consumer may take now. If not, the claim must match its wait queue again as soon as it may. */
+  /**
+   * Whether this consumer may take now. If not, the claim must match its wait queue again, or let it join again, as
+   * soon as it may. Called again, without a `release`, if the next match follows at once.
+   */
   acquire(consumer: Consumer): boolean;
   /** The consumer's match ended without an element for it. */
   release(consumer: Consumer): void;
-  /** As many elements became eligible as the consumer watches for; see `Consumer.wakeAt`. */
-  wake(consumer: Consumer): void;
+  /** As many elements became eligible as the consumer watches for; see `Consumer.wakeAt`. Only for those that watch. */
+  wake?(consumer: Consumer): void;
 }
 
 /**
@@ -92,7 +95,7 @@ export class Consumer {
   /** Whether its time has passed. It ends when it is certain that no element is there for it. */
   hasTimedOut = false;
   /** Whether the limit of blocked calls counts this consumer; otherwise it counts the joint take. */
-  readonly isCounted: boolean;
+  isCounted: boolean;
   cancelTimeout: CancelTimer | null = null;
   /** Generated when it is first needed if the request has none. */
   tid: string | null;
@@ -111,7 +114,7 @@ export class Consumer {
     this.claim = claim;
     this.since = since;
     this.tid = request.tid;
-    this.isCounted = claim === null && request.isLook !== true;
+    this.isCounted = request.isLook !== true;
   }
 }
 

@@ -37,7 +37,7 @@ import { quote } from '../util/quote.ts';
 import { historyLengthMs, INTERVAL_MS } from './activity.ts';
 import { requireCapability } from './capabilities.ts';
 import { isFullError } from './capacity.ts';
-import type { Consumer, GetRequest, Sink } from './consumer.ts';
+import type { Claim, Consumer, GetRequest, Sink } from './consumer.ts';
 import { FREE_BYTES } from './engine-permits.ts';
 import { momentIn, untilGiven } from './engine-time.ts';
 import { isSettled, rejectionOf, takeOperation } from './meter.ts';
@@ -348,9 +348,10 @@ export class Queue {
 
   /**
    * Waits for an element (spec 4.1, Get or reserve). The sink is called once, unless `leave` is called first.
+   * @param claim decides when the consumer takes part in matches; null: always
    * @throws QuaysideError `invalid-parameter`, `too-many-consumers`, `shutting-down`
    */
-  get(request: GetRequest, sink: Sink): Consumer {
+  get(request: GetRequest, sink: Sink, claim: Claim | null = null): Consumer {
     const { namespace, key } = this;
     let group: GroupName;
     try {
@@ -362,7 +363,7 @@ export class Queue {
     }
     // A call that does not wait creates no queue.
     if (request.timeoutMs !== 0) namespace.noteUse(key);
-    return this.waitQueue(group).join(request, sink);
+    return this.waitQueue(group).join(request, sink, claim);
   }
 
   /**

@@ -137,9 +137,9 @@ export class WaitQueue {
   }
 
   /** Adds a consumer at the end, and takes an element for it if there is one. */
-  join(request: GetRequest, sink: Sink): Consumer {
+  join(request: GetRequest, sink: Sink, claim: Claim | null = null): Consumer {
     const { clock } = this.#ns;
-    const consumer = new Consumer(request, this.group, sink, clock.now());
+    const consumer = new Consumer(request, this.group, sink, clock.now(), claim);
     this.#waiting.append(consumer);
     const { timeoutMs } = request;
     // If a take for the consumer is in flight, it ends only if that take has no element for it.
@@ -166,6 +166,7 @@ export class WaitQueue {
   watch(request: GetRequest, sink: Sink, claim: Claim): Consumer {
     const consumer = new Consumer(request, this.group, sink, this.#ns.clock.now(), claim);
     consumer.state = 'watching';
+    consumer.isCounted = false;
     this.watchers.add(consumer);
     if (this.#timer === null && this.#inFlight === null) this.#sleep();
     return consumer;
@@ -686,7 +687,7 @@ class Watchers {
         woken.push(consumer);
       } else this.#wakeAt = Math.min(this.#wakeAt, consumer.wakeAt);
     }
-    for (const consumer of woken) consumer.claim?.wake(consumer);
+    for (const consumer of woken) consumer.claim?.wake?.(consumer);
   }
 
   /**

@@ -1,4 +1,4 @@
-import type { Consumer, Sink } from '../broker/consumer.ts';
+import type { Claim, Consumer, Sink } from '../broker/consumer.ts';
 import { isSettled } from '../broker/meter.ts';
 import { bodyBytes, type Delivery } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
@@ -94,6 +94,10 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   protected get sharedFree(): number {
     return Number.POSITIVE_INFINITY;
   }
+  /** What it shares with other consumers of the session, which decides when it may take; null: nothing. */
+  protected get claim(): Claim | null {
+    return null;
+  }
   /** Whether an element that was taken may be sent. */
   protected get canSend(): boolean {
     return !this.isStopped;
@@ -162,12 +166,16 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   protected reviseTake(): void {
     if (this.#consumer === null) return;
     const { count, request } = this.#consumer;
-    if (this.isDraining || request.timeoutMs !== null || count > this.free) this.#leaveWaitQueue();
+    if (this.isDraining || request.timeoutMs !== null || count > this.free) this.leaveWaitQueue();
   }
 
-  #leaveWaitQueue(): void {
-    if (this.#consumer !== null) this.queue.leave(this.#consumer);
+  /** Leaves the wait queue until `fill` is called. */
+  protected leaveWaitQueue(): void {
+    const consumer = this.#consumer;
+    if (consumer === null) return;
     this.#consumer = null;
+    this.queue.leave(consumer);
+    consumer.claim?.release(consumer);
   }
 
   /** Stops tracking elements that the client has settled; the caller settles them in the engine. */
@@ -184,7 +192,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   protected override async onStop(countTries: boolean): Promise<unknown> {
     this.session.counts.window -= this.#window;
     this.#window = 0;
-    this.session.guard(() => this.#leaveWaitQueue());
+    this.session.guard(() => this.leaveWaitQueue());
     this.#cancelTopUp?.();
     this.#cancelLeaseCheck?.();
     const unsettled = [...this.outstanding.values()];
@@ -288,6 +296,8 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     const consumer = this.queue.get(
       { group, leaseMs, count, timeoutMs, tid: this.#tid, owner, from: origin },
       this,
+      // A drain has to learn whether there are elements.
+      this.isDraining ? null : this.claim,
     );
     // A take without waiting may have ended already: on a paused queue, the engine need not be called.
     if (consumer.state !== 'gone') this.#consumer = consumer;

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { until } from '../support/until.ts';
-import { type AmqpClient, textOf } from './client.ts';
+import { type AmqpClient, type TestReceiver, textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
 
 /** More deliveries than a session may leave unsettled. */
@@ -48,7 +48,7 @@ describe('the unsettled capacity of a session', () => {
     for (const body of 'abcde') assert.equal(textOf(await b.next()), body);
   });
 
-  it('is available to a link whose element had to return to the queue when it was used up', async () => {
+  it('is available to a link that was waiting for elements when it was used up', async () => {
     await fill('many');
     const b = await client.receiver('N/few', {}, 1);
     await until(() => node.queue('few').consumers().length === 1);
@@ -56,7 +56,7 @@ describe('the unsettled capacity of a session', () => {
     const held = [];
     while (held.length < 2048) held.push(await a.next());
     await node.insert('few', 'x');
-    await until(() => node.queue('few').consumers().length === 0);
+    assert.equal((await node.sizes('few')).ready, 1);
     held[0]?.delivery.accept();
     assert.equal((await b.next()).message.delivery_count ?? 0, 0);
   });
@@ -69,6 +69,26 @@ describe('the unsettled capacity of a session', () => {
     held.delivery.accept();
     await until(() => node.server.counts.unacknowledged === 0);
     assert.equal((await node.sizes('few')).ready, 0);
+  });
+
+  it('goes to its links in turn when it is nearly used up, and no element is taken that has no place', async () => {
+    await fill('many');
+    const a = await client.receiver('N/many', {}, 2047);
+    const held = [];
+    while (held.length < 2047) held.push(await a.next());
+    const links: TestReceiver[] = [];
+    for (let i = 0; i < 20; i++) {
+      await node.insert(`q${i}`, 'x', 'y');
+      links.push(await client.receiver(`N/q${i}`, {}, 2));
+    }
+    const received = (): number => links.reduce((sum, { inbox }) => sum + inbox.length, 0);
+    for (let count = 1; count <= 40; count++) {
+      await until(() => received() === count);
+      // The first link may get both of its elements before the others wait.
+      if (count === 21) assert.ok(links.every(({ inbox }) => inbox.length > 0));
+      held.pop()?.delivery.accept();
+    }
+    assert.equal(node.broker.namespace('N').meter.operations().get('reserve')?.get('ok'), 2047 + 40);
   });
 
   it('is restored after the client detached a link with unsettled deliveries', async () => {

@@ -87,7 +87,7 @@ export class SessionEndpoint {
   /** How many handles the client allows. */
   readonly peerHandles: number;
   isOver = false;
-  /** How many deliveries may come from takes in progress, when they were last counted. */
+  /** How many deliveries may come from takes in progress. */
   taking = 0;
   readonly #connection: ConnectionEndpoint;
   readonly #ownHandles: boolean[] = [];
