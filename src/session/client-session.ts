@@ -93,6 +93,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
    * full queues returned a fifth of what they took.
    */
   takers = 1;
+  /**
+   * Consumers whose elements had to be returned since the session was full, in the order in which that happened. They
+   * are filled first: otherwise the first consumers would get everything as long as their queues have elements.
+   */
+  readonly passedOver = new Set<SessionConsumer>();
   abstract readonly writer: SocketWriter;
   /** Receives the client's bytes. */
   abstract readonly input: { push(bytes: Buffer): void };
@@ -585,7 +590,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /** The writer has written something. */
   protected onCapacity(): void {
     this.#outputChanged();
-    this.#fill(this.consumers);
+    const { passedOver, consumers } = this;
+    this.#fill(passedOver.size === 0 ? consumers : new Set([...passedOver, ...consumers]));
   }
 
   /**

@@ -87,6 +87,7 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
     this.#isStopped = true;
     this.session.counts.subscriptions -= 1;
     this.session.consumers.delete(this);
+    this.session.passedOver.delete(this);
     return this.onStop(countTries);
   }
 

@@ -205,10 +205,12 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     // Other consumers of the session may have used up its capacity since. A drain may end with that.
     if (this.session.isFull || !this.canSend) {
       this.#returnUndelivered([first, ...more]);
+      if (!this.isStopped) this.session.passedOver.add(this);
       this.fill();
       return;
     }
     let bytes = this.send(first);
+    this.session.passedOver.delete(this);
     let sent = 0;
     for (const delivery of more) {
       if (bytes >= this.#maxTakeBytes || !this.canSend) break;

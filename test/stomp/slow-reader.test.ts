@@ -30,6 +30,26 @@ describe('clients that read slowly or not at all', () => {
     }
   });
 
+  it('are served from all of their subscriptions in turn', async () => {
+    const node = await StompNode.start();
+    const client = await node.client();
+    client.socket.pause();
+    const queues = 60;
+    for (let i = 0; i < queues; i++) {
+      await node.insert(`q${i}`, ...Array.from({ length: 4 }, () => ({ body: Buffer.alloc(100_000) })));
+      client.send('SUBSCRIBE', { destination: `/q/N/q${i}`, id: i, ack: 'client-individual', 'x-wsize': 4 });
+    }
+    await stalled(node, 1);
+    client.socket.resume();
+    const served = new Set<string>();
+    for (let i = 0; i < 2 * queues; i++) {
+      const { headers } = await client.expect('MESSAGE');
+      served.add(headers.get('subscription') ?? '');
+    }
+    assert.equal(served.size, queues);
+    await node.stop();
+  });
+
   it('are not disconnected while they read, however long one body takes', async () => {
     const node = await StompNode.start();
     const client = await node.client();
