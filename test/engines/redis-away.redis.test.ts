@@ -253,6 +253,7 @@ describe('The log of a node whose Redis is unavailable', () => {
     cli('ACL', 'SETUSER', 'node', '>old');
     await back;
     const before = logged.splice(0);
+    assert.ok(before.includes('WRONGPASS invalid username-password pair or user is disabled'));
     const isReplica = untilLogged(/^it is a replica; name its master/);
     cli('REPLICAOF', '127.0.0.1', String(master.port));
     cli('CLIENT', 'KILL', 'USER', 'node');
@@ -263,5 +264,30 @@ describe('The log of a node whose Redis is unavailable', () => {
     await engine.stop();
     for (const each of [before, logged]) assert.equal(new Set(each).size, each.length, each.join('\n'));
     await Promise.all([server.stop(), master.stop()]);
+  });
+
+  it('has an unexpected error of the server once a minute, however many calls it fails, and says how many', async (t) => {
+    const server = await startRedis();
+    t.after(() => server.stop());
+    redisCli(server.port, 'ACL', 'SETUSER', 'node', 'on', '>secret', '~*', '&*', '+@all');
+    const logged: { readonly leftOut?: number; readonly reply?: string }[] = [];
+    const log = { info: () => {}, warn: (fields: object) => void logged.push(fields) };
+    const url = `redis://node:secret@127.0.0.1:${server.port}`;
+    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock, log });
+    await engine.start();
+    t.after(() => engine.stop());
+    const insert = (): Promise<unknown> =>
+      engine.storage.insert({ ns: 'plain', name: 'queue' }, newElements('some'));
+    await insert();
+    logged.splice(0);
+
+    redisCli(server.port, 'ACL', 'SETUSER', 'node', '-@write');
+    for (let call = 0; call < 4; call++) assert.equal(await codeOf(insert()), 'outcome-unknown');
+    await engine.stop();
+    const replies = logged.filter(({ reply }) => reply !== undefined);
+    assert.equal(replies.length, 1, JSON.stringify(logged));
+    // Housekeeping, which this does not wait for, may fail as well.
+    const leftOut = logged.find((fields) => fields.leftOut !== undefined)?.leftOut ?? 0;
+    assert.ok(leftOut >= 3, JSON.stringify(logged));
   });
 });

@@ -44,7 +44,11 @@ export interface Command {
 /**
  * An error reply of Redis. The driver's error contains the arguments, and so element bodies: only its message is kept.
  */
-export class ReplyError extends Error {}
+export class ReplyError extends Error {
+  constructor(message: string) {
+    super(withoutDot(message));
+  }
+}
 
 /** The connection closed before the reply arrived. */
 export class CommandLost extends Error {
@@ -147,7 +151,7 @@ export class RedisConnection {
     });
     this.#redis.on('error', ({ message }: Error) => {
       // The driver's error contains the arguments of the command, such as the password.
-      this.#reason ??= new Error(message);
+      this.#reason ??= new Error(withoutDot(message));
     });
     this.#redis.on('ready', () => void this.#setUp());
     this.#redis.on('end', () => this.#onEnd());
@@ -421,6 +425,11 @@ function writeLineEnd(target: Buffer, at: number): number {
 function throwOwnError(error: Error): never {
   if (error.name === 'ReplyError') throw new ReplyError(error.message);
   throw new CommandLost(true);
+}
+
+/** Our messages contain those of Redis, some of which end with a dot. */
+function withoutDot(message: string): string {
+  return message.replace(/\.$/, '');
 }
 
 const TLS_SETTINGS = {

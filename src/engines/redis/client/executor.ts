@@ -1,6 +1,7 @@
 import { inTime, PendingCalls, unavailable } from '../../../engine/calls.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { Clock } from '../../../util/clock.ts';
+import { LineLimit } from '../../../util/line-limit.ts';
 import { Pause } from '../../../util/pause.ts';
 import type { RedisContext } from '../context.ts';
 import { type Arg, type Command, CommandLost, type Reply, ReplyError } from './connection.ts';
@@ -30,6 +31,8 @@ const FIRST_PAUSE_MS = 10;
 const MAX_PAUSE_MS = 200;
 /** This many redirections are followed without a pause, in case servers redirect to each other. */
 const MAX_QUICK_REDIRECTS = 3;
+/** The end of an error reply that names the function and line of the library at which it occurred. */
+const PLACE = / script: .*$/s;
 
 /**
  * Executes requests: sends each to the master that has its slot, follows redirections, and repeats it through lost
@@ -42,12 +45,21 @@ export class Executor {
   readonly pending: PendingCalls;
   readonly #context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>;
   readonly #pauses = new Set<Pause>();
+  /** Limits the lines about unexpected error replies: each call may get one. */
+  readonly #errorReplies: LineLimit;
   #isStopped = false;
 
   constructor(context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>, library: string) {
     this.#context = context;
     this.library = library;
     this.pending = new PendingCalls(context.clock);
+    const { log, settings } = context;
+    this.#errorReplies = new LineLimit(context.clock, (cause, leftOut) => {
+      log.warn(
+        { engine: settings.maskedUrl, cause, leftOut },
+        'Redis replied with further unexpected errors; their lines were left out',
+      );
+    });
     context.topology.onChange(() => this.#wake());
   }
 
@@ -113,6 +125,7 @@ export class Executor {
   stop(): void {
     this.#isStopped = true;
     this.#wake();
+    this.#errorReplies.flush();
   }
 
   /** @throws QuaysideError */
@@ -215,7 +228,9 @@ export class Executor {
       );
     }
     // `STALE` does not occur here: the library returns it for calls that were given up, which are not attempted again.
-    log.warn({ engine: maskedUrl, reply: message }, 'Redis replied with an unexpected error');
+    if (this.#errorReplies.admit(message.replace(PLACE, ''))) {
+      log.warn({ engine: maskedUrl, reply: message }, 'Redis replied with an unexpected error');
+    }
     const outcome = 'replied with an unexpected error; whether the call was executed is unknown';
     throw new QuaysideError('outcome-unknown', `${maskedUrl} ${outcome}.`);
   }
