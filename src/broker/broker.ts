@@ -55,6 +55,8 @@ export class Broker implements Service {
   readonly #self: NodeInfo;
   #tids = 0;
   #hasWarnedOfMixture = false;
+  /** Versions of other nodes that were warned of. */
+  readonly #otherVersions = new Set<string>();
   #stopping: Promise<void> | null = null;
 
   constructor(options: BrokerOptions) {
@@ -220,11 +222,27 @@ export class Broker implements Service {
     return migration;
   }
 
+  #noteNode(node: NodeInfo, log: BrokerLog): void {
+    this.#warnOfVersion(node, log);
+    this.#warnOfLocal(node, log);
+  }
+
+  /** Logs once for each version that it must not share an engine with this one. */
+  #warnOfVersion({ id, host, pid, version: there }: NodeInfo, log: BrokerLog): void {
+    const { version: here } = this.#self;
+    if (minorOf(there) === minorOf(here) || this.#otherVersions.has(there)) return;
+    this.#otherVersions.add(there);
+    log.warn(
+      { event: 'versions-differ', here, there, node: { id, host, pid } },
+      'another node runs a version that must not share an engine with this one',
+    );
+  }
+
   /**
    * Logs once, when another node appears, that some namespaces are local to this node, such as those on SQLite. Clients
    * cannot tell them from shared ones, but find different queues in them on each node.
    */
-  #noteNode(node: NodeInfo, log: BrokerLog): void {
+  #warnOfLocal(node: NodeInfo, log: BrokerLog): void {
     const local = this.namespaces().filter(({ isShared }) => !isShared);
     if (this.#hasWarnedOfMixture || local.length === 0) return;
     this.#hasWarnedOfMixture = true;
@@ -284,4 +302,9 @@ function tooManyCalls({ total, perUser }: UserLimits): QuaysideError {
     `Too many calls are waiting: at most ${total} may wait on this node, and ${perUser} of one user.`,
     { retryAfterMs: 1000 },
   );
+}
+
+/** `MAJOR.MINOR` of a version. Nodes of one MINOR may share an engine. */
+function minorOf(version: string): string {
+  return version.split('.', 2).join('.');
 }

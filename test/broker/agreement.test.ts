@@ -58,6 +58,23 @@ describe('Nodes of a namespace', () => {
     assert.deepEqual(conflictsAt(a), []);
   });
 
+  it('warn once for each version of another node whose MINOR differs', async () => {
+    const warned: object[] = [];
+    const log = { info: () => {}, warn: (fields: object) => void warned.push(fields) };
+    const own = brokerOn([{ policy: POLICY, engine }], opened.clock, 1, log, '1.2.3');
+    brokers.push(own);
+    await own.start();
+    for (const [id, version] of Object.entries({ a: '1.2.9', b: '1.1.3', c: '1.1.3', d: '2.2.3' })) {
+      const there = { id, host: 'h', pid: 1, version, startedAt: 0 };
+      signaller.publish('N', { kind: 'node', node: there, first: false, ns: 'N', from: id });
+    }
+    await opened.passTime(0);
+    const seen = (id: string, there: string): object => {
+      return { event: 'versions-differ', here: '1.2.3', there, node: { id, host: 'h', pid: 1 } };
+    };
+    assert.deepEqual(warned, [seen('b', '1.1.3'), seen('d', '2.2.3')]);
+  });
+
   it('start with another variant only after other nodes had time to announce themselves', async () => {
     const a = node({ variant: 'simple' });
     await a.start();

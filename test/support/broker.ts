@@ -49,8 +49,10 @@ export function brokerOn(
   clock: Clock,
   seed = 1,
   log: ConstructorParameters<typeof Broker>[0]['log'] = SILENT_LOG,
+  version = '',
 ): Broker {
   return new Broker({
+    node: { host: '', pid: 0, version },
     namespaces: namespaces.map(setup),
     clock,
     random: seededRandom(seed).next,
