@@ -32,6 +32,7 @@ import { keyOfUser } from '../model/fingerprint.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { PendingConsumer, QueueHistory, QueueRecord } from '../model/records.ts';
+import { quoteBytes } from '../util/byte-string.ts';
 import { compareStrings } from '../util/compare-strings.ts';
 import { quote } from '../util/quote.ts';
 import { historyLengthMs, INTERVAL_MS } from './activity.ts';
@@ -808,7 +809,7 @@ function mismatch(
   request: RequestKey | null,
   { name }: QueueKey,
 ): QuaysideError {
-  const key = quote(keyOfUser(request?.key ?? elements[index]?.dedupKey ?? ''));
+  const key = quoteBytes(keyOfUser(request?.key ?? elements[index]?.dedupKey ?? ''));
   const before = `${key} was used before in queue ${quote(name)} with other content or parameters`;
   if (request !== null) {
     const message = `The request's key ${before}. Use a new key for a new request.`;

@@ -5,6 +5,7 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
+import { atMember } from '../model/members.ts';
 import type { Right } from '../model/rights.ts';
 import type { Span } from '../tracing/tracer.ts';
 import { quote } from '../util/quote.ts';
@@ -86,14 +87,16 @@ export class HttpCall {
   }
 
   /**
-   * The namespaces in which the user has a right, or only the one that is named.
+   * The namespaces in which the user has a right, or only the one that the query names as `ns`.
    * @throws QuaysideError `namespace-not-found`, `forbidden`, for the named one
    */
   namespacesWith(right: Right, named: string | null): readonly Namespace[] {
     const { broker } = this.front.parts;
     if (named === null) return broker.namespaces().filter(({ name }) => this.user.may(right, name));
-    checkRight(this.user, right, named);
-    return [broker.namespace(named)];
+    return atMember('ns', () => {
+      checkRight(this.user, right, named);
+      return [broker.namespace(named)];
+    });
   }
 
   /**

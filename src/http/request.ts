@@ -343,6 +343,8 @@ export async function readJson(
 export function parseJson(body: Buffer): unknown {
   if (!isUtf8(body))
     throw new QuaysideError('invalid-body', 'The body is not UTF-8. It must be JSON in UTF-8.');
+  if (body.length === 0)
+    throw new QuaysideError('invalid-body', 'The body is missing. It must be JSON in UTF-8.');
   try {
     return JSON.parse(body.toString('utf8'));
   } catch (error) {

@@ -211,6 +211,7 @@ export async function* incomingLines({
 
 /** Splits the chunks of a body into lines. */
 class LineSplitter {
+  readonly #bodyLimit: number;
   readonly #maxBytes: number;
   /** Number of lines that have ended. */
   #count = 0;
@@ -219,6 +220,7 @@ class LineSplitter {
 
   /** @param bodyLimit of an element */
   constructor(bodyLimit: number) {
+    this.#bodyLimit = bodyLimit;
     this.#maxBytes = 2 * bodyLimit + LINE_OVERHEAD_BYTES;
   }
 
@@ -279,7 +281,8 @@ class LineSplitter {
 
   #tooLong(bytes: number): unknown {
     const limit = this.#maxBytes;
-    return this.#error(bodyTooLarge(`It has ${bytes} bytes or more. At most ${limit} are allowed.`, limit));
+    const allowed = `At most ${limit} are allowed, for a body of up to ${this.#bodyLimit}.`;
+    return this.#error(bodyTooLarge(`The line of the element has ${bytes} bytes or more. ${allowed}`, limit));
   }
 
   #error(error: QuaysideError): unknown {

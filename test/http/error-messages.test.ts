@@ -237,6 +237,21 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     'The body has 2001 bytes. At most 2000 are allowed.',
   ],
   ['a body that is not JSON', create('{"src":x}'), /^The body is not JSON: ".*x.*"\.$/],
+  ['a body that is missing', create(''), 'The body is missing. It must be JSON in UTF-8.'],
+  ['an unknown namespace of a query', get('/queues?ns=Z'), 'ns: There is no namespace "Z".'],
+  ['an unknown namespace of a history', get('/history?ns=Z'), 'ns: There is no namespace "Z".'],
+  ['an unknown namespace of dead letters', get('/dead-letters?ns=Z'), 'ns: There is no namespace "Z".'],
+  ['an unknown namespace of events', get('/events?ns=Z'), 'ns: There is no namespace "Z".'],
+  [
+    'an idempotency key outside ASCII',
+    many('{"text":"a","key":"k\\u00fc"}\n{"text":"b","key":"k\\u00fc"}'),
+    'Line 2: Key "kü" was used before in queue "q" with other content or parameters. Use a new key for a new element.',
+  ],
+  [
+    'a line that is too long',
+    many(`{"text":"${'x'.repeat(70_000)}"}`),
+    'Line 1: The line of the element has 70011 bytes or more. At most 69536 are allowed, for a body of up to 2000.',
+  ],
   ['a body that is not an object', create('[]'), 'The body must be a JSON object, not an empty array.'],
   [
     'a member of the wrong type',

@@ -59,6 +59,13 @@ describe('POST /backup', () => {
     for (const file of readdirSync(folder)) assert.equal(statSync(join(folder, file)).mode & 0o777, 0o600);
   });
 
+  it('is audited with the name of the backup', async () => {
+    const { name } = jsonOf<{ name: string }>(await backUp(administrator));
+    const answer = await administrator.request('GET', '/audit', { query: { limit: '1' } });
+    const [line] = jsonOf<{ lines: { action: string; details: object }[] }>(answer).lines;
+    assert.deepEqual([line?.action, line?.details], ['backUp', { name }]);
+  });
+
   it('names the backup after the time if no name is given', async () => {
     const answer = await backUp(administrator);
     const { name, takenAt } = jsonOf<{ name: string; takenAt: string }>(answer);

@@ -2,6 +2,7 @@ import { checkRight } from '../../access/user.ts';
 import { EVENT_KINDS, type EventFilter, type EventKind } from '../../events/pictures.ts';
 import type { EventPublisher, EventSink, EventSubscription } from '../../events/publisher.ts';
 import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
+import { atMember } from '../../model/members.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
@@ -60,9 +61,11 @@ export const eventRoutes: readonly Route[] = [
         throw invalidParameter('queue', `queue=${quote(queue)} needs ns, the namespace of the queue.`);
       }
       if (ns !== null) {
-        broker.namespace(ns);
-        if (!call.user.maySee(ns)) throw namespaceNotFound(ns);
-        if (queue !== null) checkRight(call.user, 'read', ns);
+        atMember('ns', () => {
+          broker.namespace(ns);
+          if (!call.user.maySee(ns)) throw namespaceNotFound(ns);
+          if (queue !== null) checkRight(call.user, 'read', ns);
+        });
       }
       new EventStream(call).start(events, { kinds: new Set(kinds ?? EVENT_KINDS), ns, queue });
     },

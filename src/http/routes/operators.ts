@@ -58,7 +58,9 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('It is complete and on disk.', BackupReport, { status: 201 })],
       problems: ['backup-conflict', 'storage-full', 'storage-unavailable', 'shutting-down'],
       async handle(call, query) {
-        call.sendText(201, JSON.stringify(await call.front.parts.backUp(query.name)));
+        const report = await call.front.parts.backUp(query.name);
+        call.auditFields = { name: report.name };
+        call.sendText(201, JSON.stringify(report));
       },
     }),
     route({
