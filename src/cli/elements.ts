@@ -45,7 +45,7 @@ export async function put(
     );
   }
   const options = {
-    headers: Object.fromEntries(header.map(readHeader)),
+    headers: readHeaders(header),
     ...(delay !== undefined && { delayMs: delay * 1000 }),
     ...(ttl !== undefined && { ttlMs: ttl * 1000 }),
     groups: groups?.split(',').map((group) => group.trim()),
@@ -108,10 +108,18 @@ function typeOf(body: string | Uint8Array): string {
   }
 }
 
-function readHeader(text: string): [string, string] {
-  const at = text.indexOf('=');
-  if (at > 0) return [text.slice(0, at), text.slice(at + 1)];
-  throw new CommandUsageError(`--header ${quote(text)} is not NAME=VALUE.`);
+/** Names that differ only in case are rejected by the server. */
+function readHeaders(texts: readonly string[]): Record<string, string> {
+  const headers = new Map<string, string>();
+  for (const text of texts) {
+    const at = text.indexOf('=');
+    if (at <= 0) throw new CommandUsageError(`--header ${quote(text)} is not NAME=VALUE.`);
+    const name = text.slice(0, at);
+    if (headers.has(name))
+      throw new CommandUsageError(`--header ${quote(name)} is given twice. Give it once.`);
+    headers.set(name, text.slice(at + 1));
+  }
+  return Object.fromEntries(headers);
 }
 
 interface TakeFlags {
@@ -170,7 +178,12 @@ export async function commit(
   id: string,
   { token, group }: { token?: string; group?: string },
 ): Promise<number> {
-  const query = new URLSearchParams({ ...(token && { token }), ...(group && { group }) });
+  // An empty value must reach the server, which rejects it: without the token, the commit might finish the element of
+  // another worker.
+  const query = new URLSearchParams({
+    ...(token !== undefined && { token }),
+    ...(group !== undefined && { group }),
+  });
   const path = `${pathOf(name)}/commit/${encodeURIComponent(id)}?${query}`;
   await context.json('POST', path, { contentType: 'text/plain' });
   context.hasChanged = true;

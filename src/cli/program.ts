@@ -63,7 +63,10 @@ async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: Comm
   } catch (error) {
     // A disconnected reader is an error only if it may have missed a change that the command made.
     const isSilent = isReaderGone(error) && context?.hasChanged !== true;
-    const message = error instanceof Error ? error.message : String(error);
+    const cause = error instanceof Error ? error.message : String(error);
+    const message = isReaderGone(error)
+      ? `The reader of the output disconnected (${cause}). What the command had changed by then stays changed.`
+      : cause;
     const hint = context?.hintFor(error) ?? '';
     if (!isSilent) io.stderr.write(`quayside: ${printable(message)}${hint}\n`);
     return exitCodeOf(error, context?.hasChanged === true);

@@ -90,12 +90,15 @@ async function bulk(
   to: string | null,
   { where, state, group, limit, dryRun, background }: BulkFlags,
 ): Promise<number> {
-  const conditions = { ...(where && { selector: where }), ...(state && { state }), ...(group && { group }) };
+  // Empty values must reach the server, which rejects them: without a condition, it would move everything.
+  const conditions = Object.entries({ selector: where, state, group }).filter(
+    ([, value]) => value !== undefined,
+  );
   const body = {
     action,
     source: placeOf(source),
     ...(to !== null && { to: placeOf(to) }),
-    ...(Object.keys(conditions).length > 0 && { where: conditions }),
+    ...(conditions.length > 0 && { where: Object.fromEntries(conditions) }),
     ...(limit !== undefined && { limit }),
     ...(dryRun && { dryRun }),
   };

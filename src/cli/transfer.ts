@@ -62,7 +62,7 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
       sum.repeated += repeated;
       context.hasChanged ||= imported > 0;
     } catch (error) {
-      throw withInputLine(error, before);
+      throw withProgress(error, before, sum.imported);
     }
     context.progress(`${sum.imported} elements imported`);
     [lines, size, before] = [[], 0, before + lines.length];
@@ -81,11 +81,17 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
   return EXIT_CODES.done;
 }
 
-/** Converts the line number in an error from one request to the line of the whole input. */
-function withInputLine(error: unknown, linesBefore: number): unknown {
+/**
+ * Converts the line number in an error from one request to the line of the whole input, and adds how many elements were
+ * stored.
+ */
+function withProgress(error: unknown, linesBefore: number, importedBefore: number): unknown {
   if (!(error instanceof QuaysideError) || typeof error.details.line !== 'number') return error;
-  const message = error.message.replace(/^Line \d+/, `Line ${linesBefore + error.details.line}`);
-  return Object.assign(error, { message });
+  const { line, imported } = error.details;
+  const where = error.message.replace(/^Line \d+/, `Line ${linesBefore + line}`);
+  const count = importedBefore + (typeof imported === 'number' ? imported : 0);
+  const progress = `${count} elements were imported before it; the whole input can be imported again.`;
+  return Object.assign(error, { message: `${where} ${progress}` });
 }
 
 /** The lines of the input, including empty ones, so that line numbers are right. */

@@ -194,6 +194,36 @@ describe('The command line', () => {
     assert.equal(json(await quayside(['browse', 'N/kept'])).length, 1);
   });
 
+  it('rejects an option with an empty value, as of an unset variable of a shell, and does nothing', async () => {
+    await quayside(['put', 'N/guarded', 'x']);
+    const [{ id }] = json(await quayside(['reserve', 'N/guarded'])) as [{ id: string }];
+    for (const [command, option] of [
+      [`commit N/guarded ${id}`, '--token'],
+      [`commit N/guarded ${id}`, '--group'],
+      ['move N/guarded N/elsewhere', '--where'],
+      ['move N/guarded N/elsewhere', '--state'],
+      ['move N/guarded N/elsewhere', '--group'],
+      ['redrive N/guarded', '--where'],
+      ['browse N/guarded', '--where'],
+      ['browse N/guarded', '--state'],
+    ] as const) {
+      const { code, stdout, stderr } = await quayside([...command.split(' '), option, '']);
+      assert.deepEqual([code, stdout], [2, ''], `${command} ${option}`);
+      assert.match(stderr, /^quayside: .*""/, `${command} ${option}`);
+    }
+    const [{ reserved }] = json(await quayside(['status', 'N/guarded'])) as [{ reserved: number }];
+    assert.equal(reserved, 1);
+  });
+
+  it('rejects an element header that is given twice', async () => {
+    for (const again of ['lang=de', 'Lang=de']) {
+      const command = ['put', 'N/bilingual', 'x', '--header', 'lang=en', '--header', again];
+      const { code, stdout, stderr } = await quayside(command);
+      assert.deepEqual([code, stdout], [2, ''], again);
+      assert.match(stderr, /^quayside: .*lang\b.* given twice/i, again);
+    }
+  });
+
   it('names the limits of an option in the unit of the option', async () => {
     for (const [command, allowed] of [
       ['put N/x y --delay 1e10', 'from 0 to 315360000.'],
@@ -247,6 +277,8 @@ describe('The command line', () => {
     assert.equal(code, 1);
     const alone = await quayside(['put', 'N/partly', 'x'.repeat(1_100_000)]);
     assert.match(alone.stderr, /^quayside: The body has 1100000 bytes\./);
+    const large = await quayside(['put', 'N/partly'], Buffer.alloc(2_000_000));
+    assert.match(large.stderr, /^quayside: The line of the element has \d+ bytes or more\. /);
     const shown = json(await quayside(['browse', 'N/partly'])) as { id: string }[];
     assert.deepEqual(
       stdout
@@ -412,7 +444,7 @@ describe('The command line', () => {
     lines[0] = '';
     lines[5_007] = '{"id": 1}';
     const { code, stderr } = await quayside(['import', 'N/long import'], lines.join('\n'));
-    assert.match(stderr, /^quayside: Line 5008: /);
+    assert.match(stderr, /^quayside: Line 5008: .* 4999 elements were imported before it; /);
     assert.equal(code, 2);
     const [status] = json(await quayside(['status', 'N/long import'])) as { total: number }[];
     assert.equal(status?.total, 4_999);
@@ -465,7 +497,8 @@ describe('The command line', () => {
     await quayside(['put', 'N/unread', '--lines'], 'a\nb\n');
     const [{ id }] = json(await quayside(['reserve', 'N/unread'])) as [{ id: string }];
     const declaration = '{"src":{"ns":"N","queue":"a"},"dst":[{"ns":"N","queue":"b"}],"consumer":{}}';
-    const reported = 'quayside: write EPIPE\n';
+    const reported =
+      'quayside: The reader of the output disconnected (write EPIPE). What the command had changed by then stays changed.\n';
     for (const [command, expected] of [
       ['browse N/unread', ''],
       ['export N/unread', ''],
