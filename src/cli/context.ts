@@ -62,9 +62,17 @@ export class CommandContext {
     });
   }
 
-  /** Returns what to add to the message of an error. The server does not know how a command gets its credentials. */
+  /**
+   * Returns what to add to the message of an error. Neither the server nor the SDK knows how a command gets its
+   * credentials and certificates.
+   */
   hintFor(error: unknown): string {
-    return (error as QuaysideError | null)?.code === 'unauthorized' ? this.#credentialsHint : '';
+    if (!(error instanceof QuaysideError)) return '';
+    if (error.code === 'unauthorized') return this.#credentialsHint;
+    if (error.code !== 'tls-failed') return '';
+    return error.message.includes('wrong version number')
+      ? ' The server does not speak TLS: give its address with http://.'
+      : ' If the certificate is from a CA of your own, set NODE_EXTRA_CA_CERTS to the file of that CA.';
   }
 
   /**

@@ -268,9 +268,20 @@ function rejectionFor(
         return trailingBytes(rawPacket?.toString('latin1', bytesParsed) ?? '');
       return notHttp(rawPacket?.toString('latin1', 0, 2048) ?? '', router);
     default:
-      return malformedRequest(`The request is not well-formed HTTP: ${reason ?? code}.`);
+      return malformedRequest(
+        PARSER_ERRORS.get(code ?? '') ?? `The request is not well-formed HTTP: ${reason ?? code}.`,
+      );
   }
 }
+
+const ALLOWED_VERSIONS = 'Allowed: HTTP/1.1 and HTTP/1.0.';
+
+/** Messages for errors whose reason in Node does not say what is wrong or allowed. */
+const PARSER_ERRORS: ReadonlyMap<string, string> = new Map([
+  ['HPE_INVALID_EOF_STATE', 'The client closed its sending side before the end of the request.'],
+  ['HPE_INVALID_VERSION', `The version of HTTP in the request line is not supported. ${ALLOWED_VERSIONS}`],
+  ['HPE_PAUSED_H2_UPGRADE', `HTTP/2 is not supported. ${ALLOWED_VERSIONS}`],
+]);
 
 /** The error for a method that Node does not know, or for something that is not HTTP at all. */
 function notHttp(packet: string, router: Router): QuaysideError {

@@ -3,6 +3,7 @@ import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer as createHttpServer } from 'node:http';
+import { createServer as createHttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -14,6 +15,7 @@ import { promisify } from 'node:util';
 import type { Command } from 'commander';
 import { EXIT_CODES } from '../../src/cli/output.ts';
 import { commandTree, runProgram } from '../../src/cli/program.ts';
+import { makeCertificate } from '../support/certificate.ts';
 import { needDebian } from '../support/debian.ts';
 import { freePort } from '../support/free-port.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
@@ -177,6 +179,23 @@ describe('The command line', () => {
     assert.match(expired.stderr, /Token "short" expired at/);
     await quayside(['token', 'revoke', id]);
     assert.equal((await quayside(['get', '--help'])).code, 0);
+  });
+
+  it('says what to do if TLS fails', async () => {
+    const https = createHttpsServer(makeCertificate(), (_, response) => response.end());
+    await once(https.listen(0, '127.0.0.1'), 'listening');
+    try {
+      const { port } = https.address() as AddressInfo;
+      const untrusted = await quayside(['status', '--url', `https://127.0.0.1:${port}`]);
+      assert.equal(untrusted.code, 5);
+      assert.match(untrusted.stderr, /set NODE_EXTRA_CA_CERTS to the file of that CA\.\n$/);
+      const plain = await quayside(['status', '--url', server.url.replace('http:', 'https:')]);
+      assert.equal(plain.code, 5);
+      assert.match(plain.stderr, /The server does not speak TLS: give its address with http:\/\/\.\n$/);
+    } finally {
+      https.close();
+      https.closeAllConnections();
+    }
   });
 
   it('rejects arguments that a command does not take, and does nothing', async () => {

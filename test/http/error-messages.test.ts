@@ -48,6 +48,16 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     /is not an HTTP request line\. .*This looks like TLS, and the port expects plain HTTP\.$/,
   ],
   [
+    'a connection of HTTP/2',
+    Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'),
+    'HTTP/2 is not supported. Allowed: HTTP/1.1 and HTTP/1.0.',
+  ],
+  [
+    'a version of HTTP that does not exist',
+    rawRequest(['GET /q HTTP/1.2']),
+    'The version of HTTP in the request line is not supported. Allowed: HTTP/1.1 and HTTP/1.0.',
+  ],
+  [
     'a malformed header name',
     rawRequest(['GET /q HTTP/1.1', 'a b: c']),
     /^The request is not well-formed HTTP: .*header/i,

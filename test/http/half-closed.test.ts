@@ -50,6 +50,7 @@ describe('A client that closes its sending side after its request, as nc -N does
     const whole = request('PUT', queuePath('N', queue), 'abc');
     const [answer] = await halfClosed(whole.subarray(0, -1));
     assert.equal(answer?.status, 400);
+    assert.match(answer?.body ?? '', /closed its sending side before the end of the request\./);
     assert.equal(await sizeOf(queue), 0);
   });
 
