@@ -158,6 +158,36 @@ export class CommandContext {
     for await (const chunk of this.io.stdin) chunks.push(Buffer.from(chunk as Uint8Array));
     return Buffer.concat(chunks);
   }
+
+  /**
+   * The lines of standard input, including empty ones: those that a chunk ends together, as soon as it has arrived.
+   * @throws CommandUsageError if they are not UTF-8
+   */
+  async *lines(): AsyncGenerator<readonly string[], void, void> {
+    // Removes a byte order mark.
+    const decoder = new TextDecoder('utf-8', { fatal: true });
+    /** The line that has not ended yet. An element of 16 MiB arrives in hundreds of chunks. */
+    let parts: string[] = [];
+    let count = 1;
+    const decoded = (chunk?: Uint8Array): string => {
+      try {
+        return decoder.decode(chunk, { stream: chunk !== undefined });
+      } catch {
+        throw new CommandUsageError(`Standard input is not UTF-8, in line ${count} or after it.`);
+      }
+    };
+    for await (const chunk of this.io.stdin) {
+      const [rest = '', ...lines] = decoded(chunk as Uint8Array).split('\n');
+      parts.push(rest);
+      const next = lines.pop();
+      if (next === undefined) continue;
+      yield [parts.join(''), ...lines];
+      count += lines.length + 1;
+      parts = [next];
+    }
+    const last = parts.join('') + decoded();
+    if (last !== '') yield [last];
+  }
 }
 
 interface ServerAccess {

@@ -38,20 +38,18 @@ export async function put(
       '--lines reads elements from standard input. Leave it out, or the arguments.',
     );
   }
-  const bodies = data.length > 0 ? data : await readInput(context, flags.lines === true);
-  if (key !== undefined && bodies.length > 1) {
-    throw new CommandUsageError(
-      `--key names one element, and there are ${bodies.length}. Insert them one by one.`,
-    );
-  }
   const options = {
     headers: readHeaders(header),
     ...(delay !== undefined && { delayMs: delay * 1000 }),
     ...(ttl !== undefined && { ttlMs: ttl * 1000 }),
     groups: groups?.split(',').map((group) => group.trim()),
   };
-  for (let at = 0; at < bodies.length; at += MAX_CONCURRENT_INSERTS) {
-    const batch = bodies.slice(at, at + MAX_CONCURRENT_INSERTS);
+  const isOne = flags.lines !== true && data.length <= 1;
+  let insertedCount = 0;
+  for await (const batch of batchesOf(context, data, flags)) {
+    if (key !== undefined && batch.length > 1) {
+      throw new CommandUsageError('--key names one element, and there are more. Insert them one by one.');
+    }
     const outcomes = await Promise.allSettled(
       batch.map(async (body) => {
         const queue = context.client.queue(name, { codec: plainCodec(flags.type ?? typeOf(body)) });
@@ -66,32 +64,44 @@ export async function put(
       await context.print({ id }, () => id);
     }
     for (const [i, outcome] of outcomes.entries()) {
-      if (outcome.status === 'rejected') throw withElementNumber(outcome.reason, at + i + 1, bodies.length);
+      if (outcome.status === 'fulfilled') continue;
+      throw isOne ? outcome.reason : withElementNumber(outcome.reason, insertedCount + i + 1);
     }
+    insertedCount += batch.length;
   }
   return EXIT_CODES.done;
 }
 
 /** Adds the element's number to an error that concerns only this element. */
-function withElementNumber(error: unknown, number: number, count: number): unknown {
-  if (!(error instanceof QuaysideError) || count === 1 || error.details.line === undefined) return error;
+function withElementNumber(error: unknown, number: number): unknown {
+  if (!(error instanceof QuaysideError) || error.details.line === undefined) return error;
   return Object.assign(error, { message: `Element ${number}: ${error.message}` });
 }
 
-async function readInput(
+/** The bodies to insert, in batches. Lines come as soon as they have arrived, since the input may be an open pipe. */
+async function* batchesOf(
   context: CommandContext,
-  isLines: boolean,
-): Promise<readonly (string | Uint8Array)[]> {
-  const bytes = await context.input();
-  if (!isLines) return [bytes];
-  if (!isUtf8(bytes)) {
-    throw new CommandUsageError(
-      'Standard input is not UTF-8. Without --lines, it is one element of any bytes.',
-    );
+  data: readonly string[],
+  { lines, key }: PutFlags,
+): AsyncGenerator<readonly (string | Uint8Array)[], void, void> {
+  if (!lines) {
+    yield* batched<string | Uint8Array>(data.length > 0 ? data : [await context.input()]);
+    return;
   }
-  // The decoder removes a byte order mark.
-  const text = new TextDecoder().decode(bytes);
-  return text.split(/\r?\n/).filter((line) => line !== '');
+  /** With a key, nothing may be inserted if there is a second line. */
+  let keyed: string[] = [];
+  for await (const arrived of context.lines()) {
+    const bodies = arrived.map((line) => line.replace(/\r$/, '')).filter((line) => line !== '');
+    if (key === undefined) yield* batched(bodies);
+    else keyed = keyed.concat(bodies);
+  }
+  yield* batched(keyed);
+}
+
+function* batched<T>(items: readonly T[]): Generator<readonly T[], void, void> {
+  for (let at = 0; at < items.length; at += MAX_CONCURRENT_INSERTS) {
+    yield items.slice(at, at + MAX_CONCURRENT_INSERTS);
+  }
 }
 
 function plainCodec(contentType: string): Codec<string | Uint8Array> {

@@ -2,7 +2,7 @@ import { unexpectedResponse } from '../client/errors.ts';
 import { ConnectionError, type Name, QuaysideError } from '../client/index.ts';
 import { pathOf } from '../client/quayside.ts';
 import type { Imported } from '../model/records.ts';
-import { type CommandContext, CommandUsageError, printableJson } from './context.ts';
+import { type CommandContext, printableJson } from './context.ts';
 import { EXIT_CODES } from './output.ts';
 
 const NDJSON = 'application/x-ndjson';
@@ -68,10 +68,12 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
     [lines, size, before] = [[], 0, before + lines.length];
   };
   try {
-    for await (const line of linesOf(context)) {
-      lines.push(line);
-      size += line.length;
-      if (lines.length >= MAX_REQUEST_LINES || size >= MAX_REQUEST_BYTES) await send();
+    for await (const arrived of context.lines()) {
+      for (const line of arrived) {
+        lines.push(line);
+        size += line.length;
+        if (lines.length >= MAX_REQUEST_LINES || size >= MAX_REQUEST_BYTES) await send();
+      }
     }
     if (lines.length > 0) await send();
   } finally {
@@ -92,30 +94,4 @@ function withProgress(error: unknown, linesBefore: number, importedBefore: numbe
   const count = importedBefore + (typeof imported === 'number' ? imported : 0);
   const progress = `${count} elements were imported before it; the whole input can be imported again.`;
   return Object.assign(error, { message: `${where} ${progress}` });
-}
-
-/** The lines of the input, including empty ones, so that line numbers are right. */
-async function* linesOf({ io }: CommandContext): AsyncGenerator<string, void, void> {
-  const decoder = new TextDecoder('utf-8', { fatal: true });
-  /** The line that has not ended yet. An element of 16 MiB arrives in hundreds of chunks. */
-  let parts: string[] = [];
-  let count = 1;
-  const decoded = (chunk?: Uint8Array): string => {
-    try {
-      return decoder.decode(chunk, { stream: chunk !== undefined });
-    } catch {
-      throw new CommandUsageError(`The input is not UTF-8, in line ${count} or after it.`);
-    }
-  };
-  for await (const chunk of io.stdin) {
-    const [rest = '', ...lines] = decoded(chunk as Uint8Array).split('\n');
-    parts.push(rest);
-    for (const line of lines) {
-      yield parts.join('');
-      parts = [line];
-      count += 1;
-    }
-  }
-  const last = parts.join('') + decoded();
-  if (last !== '') yield last;
 }

@@ -290,6 +290,28 @@ describe('The command line', () => {
       assert.equal(json(await onStreams(['get', 'S/grouped', '--group', group])).length, count, group);
   });
 
+  it('inserts each line as soon as it has arrived, while the pipe stays open', async () => {
+    async function* lines(): AsyncGenerator<Buffer, void, void> {
+      for (const line of ['1', '2']) {
+        yield Buffer.from(`${line}\r\n`);
+        const [element] = json(await quayside(['get', 'N/followed', '--wait', '30'])) as [{ data: number }?];
+        assert.equal(element?.data, Number(line));
+      }
+    }
+    const [stdin, stdout, stderr] = [Readable.from(lines()), new PassThrough(), new PassThrough()];
+    const io = { stdin, stdout, stderr, env };
+    assert.equal(await runProgram(['put', 'N/followed', '--lines'], io, NO_SERVER), 0);
+    assert.equal((await text(stdout.end())).trim().split('\n').length, 2);
+  });
+
+  it('rejects a key for several lines, and inserts none of them', async () => {
+    const { code, stderr } = await quayside(['put', 'N/keyed', '--lines', '--key', 'k'], 'a\nb\n');
+    assert.equal(code, 2);
+    assert.match(stderr, /^quayside: --key names one element, and there are more\./);
+    assert.equal(json(await quayside(['browse', 'N/keyed'])).length, 0);
+    assert.equal(json(await quayside(['put', 'N/keyed', '--lines', '--key', 'k'], 'a\n')).length, 1);
+  });
+
   it('prints the ids of inserted elements if another element is rejected', async () => {
     const { code, stdout, stderr } = await quayside(['put', 'N/partly', 'a', 'x'.repeat(1_100_000), 'b']);
     assert.match(stderr, /^quayside: Element 2: The body has 1100000 bytes\./);
