@@ -66,7 +66,7 @@ function filesOfNpmTest(): string[] {
 
 async function run(file: string): Promise<Times> {
   const from = { processor: processorTime(), passed: performance.now() };
-  const args = [...FLAGS, '--test-reporter=tap', file];
+  const args = [...FLAGS, '--test-reporter=spec', file];
   const test = spawn(process.execPath, args, { cwd: ROOT, stdio: ['ignore', 'pipe', 'ignore'] });
   const [output, [code]] = await Promise.all([text(test.stdout), once(test, 'exit')]);
   // Print the output now: a failure may not repeat.
