@@ -74,13 +74,14 @@ export class PostgresServer {
   }
 
   /**
-   * Creates an initialized data folder for all servers of a run: copying it costs a tenth of `initdb`. The caller
-   * removes it. @returns the folder that contains it
+   * Creates an initialized data folder for all servers of a run: copying it costs a tenth of `initdb`. It is not started.
+   * The caller disposes of it; at the latest, it is removed when this process ends.
    */
-  static async makeTemplate(): Promise<string> {
+  static async makeTemplate(): Promise<PostgresServer> {
     const server = new PostgresServer(findBinaries(), 0, {});
+    undisposed.add(server);
     await server.#initialize();
-    return server.folder;
+    return server;
   }
 
   private constructor(bin: string, port: number, settings: Readonly<Record<string, string>>) {

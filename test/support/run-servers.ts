@@ -113,7 +113,7 @@ async function bundled(): Promise<Bundle> {
 
 async function startPostgres(): Promise<PostgresServer> {
   const template = await PostgresServer.makeTemplate();
-  stops.push(() => rmSync(template, { recursive: true, force: true }));
-  process.env[POSTGRES_TEMPLATE] = template;
+  stops.push(() => template.dispose());
+  process.env[POSTGRES_TEMPLATE] = template.folder;
   return startSharedPostgres();
 }
