@@ -271,12 +271,14 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
 
   /**
    * Whether the session has places for what the take may bring: what does not fit would have to return to its queue.
-   * Without this, a session of 100 links that was nearly used up made 30 takes for each element that it sent.
+   * Without this, a session of 100 links that was nearly used up made 30 takes for each element that it sent. A drain
+   * does not wait for places, since it has to learn whether there are elements, but the takes of other links leave it
+   * those that it may use.
    */
-  acquire({ count }: Consumer): boolean {
+  acquire({ count, request }: Consumer): boolean {
     const { session } = this.endpoint;
     if (this.#claimed > 0) return true;
-    if (count > session.available - session.taking) {
+    if (request.timeoutMs === null && count > session.available - session.taking) {
       this.session.awaitPlace(this);
       return false;
     }
@@ -287,16 +289,13 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
   }
 
   release(): void {
+    // It may have got what another link took.
+    this.session.awaitingPlace.delete(this);
     if (this.#claimed === 0) return;
     const { session } = this.endpoint;
     session.taking -= this.#claimed;
     this.#claimed = 0;
     this.session.onPlaces(session);
-  }
-
-  protected override leaveWaitQueue(): void {
-    this.session.awaitingPlace.delete(this);
-    super.leaveWaitQueue();
   }
 
   /** Leaves the wait queue, where it may not take, so that `fill` requests as much as there are places now. */

@@ -298,8 +298,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     const consumer = this.queue.get(
       { group, leaseMs, count, timeoutMs, tid: this.#tid, owner, from: origin },
       this,
-      // A drain has to learn whether there are elements.
-      this.isDraining ? null : this.claim,
+      this.claim,
     );
     // A take without waiting may have ended already: on a paused queue, the engine need not be called.
     if (consumer.state !== 'gone') this.#consumer = consumer;

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
+import { holdTakes } from '../support/held-takes.ts';
 import { until } from '../support/until.ts';
 import { type AmqpClient, type TestReceiver, textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
@@ -89,6 +90,26 @@ describe('the unsettled capacity of a session', () => {
       held.pop()?.delivery.accept();
     }
     assert.equal(node.broker.namespace('N').meter.operations().get('reserve')?.get('ok'), 2047 + 40);
+  });
+
+  it('is left to a drain in progress', async () => {
+    await fill('many');
+    const a = await client.receiver('N/many', {}, 2047);
+    for (let i = 0; i < 2047; i++) await a.next();
+    await node.insert('drained', 'x');
+    await node.insert('other', 'y');
+    const b = await client.receiver('N/drained');
+    const c = await client.receiver('N/other');
+    const { queues, release } = holdTakes(node.engine.engine.storage, (queue) => queue === 'drained');
+    b.link.add_credit(1);
+    const drained = b.drain();
+    await until(() => queues.includes('drained'));
+    c.link.add_credit(1);
+    await until(() => node.queue('other').consumers().length === 1 || c.inbox.length === 1);
+    release();
+    await drained;
+    assert.deepEqual([b.inbox.length, c.inbox.length], [1, 0]);
+    assert.equal((await node.sizes('other')).ready, 1);
   });
 
   it('is restored after the client detached a link with unsettled deliveries', async () => {
