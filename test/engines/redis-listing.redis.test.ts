@@ -62,6 +62,18 @@ describe('A listing of queues on Redis', () => {
     assert.equal(calls, 3);
   });
 
+  it('reads many counters in several calls, since one would block the server', async () => {
+    const queues = QUEUES.slice(0, 5);
+    const each = { put: 1, get: 2, reserve: 3, commit: 4, rollback: 5, deadletter: 6 };
+    for (const queue of queues) for (let i = 0; i < 250; i++) writer.stats.add(queue, `g${i}`, each);
+    await writer.stats.flush();
+    const [read, calls] = await withCalls(() => Promise.all(queues.map((queue) => reader.stats.read(queue))));
+    for (const counters of read) {
+      assert.deepEqual([counters.size, counters.get('')?.put, counters.get('g249')], [251, 2, each]);
+    }
+    assert.equal(calls, 2);
+  });
+
   it('counts an element whose lease has expired as ready, with one call more', async () => {
     const [queue = { ns: '', name: '' }] = QUEUES;
     const { deliveries } = await writer.storage.take(queue, { group: '', count: 1, leaseMs: 1_000 });

@@ -6,12 +6,15 @@ import {
   type OnStoredCounters,
 } from '../../engine/stats.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { type Arg, asString } from './client/connection.ts';
+import { type Arg, asString, type Reply } from './client/connection.ts';
 import type { RedisContext } from './context.ts';
 
 /** Shorter than the timeout of other calls: elements have priority, and a read may first wait for a write. */
 const TIMEOUT_MS = 2000;
-/** Groups per write, and queues per read, on a single server, which needs about a millisecond for them. */
+/**
+ * Groups per write, and queues per read, on a single server, which needs about a millisecond for them. A read of queues
+ * with more than 5,000 counters takes several calls.
+ */
 const GROUPS_PER_WRITE = 100;
 const QUEUES_PER_READ = 100;
 
@@ -52,20 +55,26 @@ export class RedisCounters implements CounterStore {
     await executor.call('count', [key, ...others], args, options);
   }
 
-  async read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void> {
+  async read(queues: readonly QueueKey[], onFound: OnStoredCounters): Promise<void> {
     const { executor, keys } = this.#context;
-    const deadlineAt = executor.deadline(TIMEOUT_MS);
-    const [key = '', ...others] = queues.map((queue) => keys.queue(queue).stats);
-    const reply = await executor.call('counters', [key, ...others], [], { writes: false, deadlineAt });
-    for (const [index, flat] of Array.isArray(reply) ? reply.entries() : []) {
-      for (let i = 0; i < flat.length; i += 2) {
-        const field = asString(flat[i]);
-        const colon = field.indexOf(':');
-        const name = field.slice(0, colon) as CounterName;
-        if (COUNTER_NAMES.includes(name)) {
-          found(index, field.slice(colon + 1), { [name]: Number(asString(flat[i + 1])) });
+    const named = queues.map((queue) => keys.queue(queue).stats);
+    // Each call reads at least one queue.
+    for (let from = 0; from < named.length; ) {
+      const [key = '', ...others] = named.slice(from);
+      const options = { writes: false, deadlineAt: executor.deadline(TIMEOUT_MS) };
+      const reply = await executor.call('counters', [key, ...others], [], options);
+      const results = reply as readonly (readonly Reply[])[];
+      for (const [i, flat] of results.entries()) {
+        for (let at = 0; at < flat.length; at += 2) {
+          const field = asString(flat[at]);
+          const colon = field.indexOf(':');
+          const name = field.slice(0, colon) as CounterName;
+          if (COUNTER_NAMES.includes(name)) {
+            onFound(from + i, field.slice(colon + 1), { [name]: Number(asString(flat[at + 1])) });
+          }
         }
       }
+      from += results.length;
     }
   }
 }

@@ -170,7 +170,7 @@ end)
 -- count: keys: for each queue its counters, its h and its list; arguments: for each queue the number of its arguments,
 --   then field and increment, repeated
 -- counters: keys: the counters of queues. Returns for each its fields and values; none if something else is stored
---   there.
+--   there. There are fewer results than keys if the first queues had too many counters.
 
 -- How long counters are kept after the last count if their queue is not stored here: it is in another engine, or was
 -- deleted just before another node counted.
@@ -201,11 +201,16 @@ local function forgetLeast(key)
   spreadCall('HDEL', key, least)
 end
 
+-- Counters read at once, except for those of one queue: 5,000 take about 4 ms.
+local COUNTERS_AT_ONCE = 5000
+
 register('_counters', function(keys)
-  local found = {}
+  local found, count = {}, 0
   for i, key in ipairs(keys) do
+    if count >= COUNTERS_AT_ONCE then break end
     local isRead, flat = pcall(db, 'HGETALL', key)
     found[i] = isRead and flat or {}
+    count = count + #found[i] / 2
   end
   return found
 end)
