@@ -262,13 +262,12 @@ function affectsNamespace({ alarm, namespaces = [] }: AlarmPicture, ns: string):
 }
 
 /** What happens to a reserved element when its lease ends, as part of a sentence. */
-function fateOf({ queue }: QueueNamed, { tries, options }: KnownElement): string {
+function fateOf({ tries, options }: KnownElement): string {
   if (options === null)
     return 'a try is counted, and it becomes ready again or a dead letter, as the options of the queue say';
   const { deadLetter, retryDelay } = options;
   const failed = tries + 1;
-  // A dead-letter queue keeps its elements.
-  if (deadLetter !== null && deadLetter.queue !== queue && failed >= deadLetter.maxTries)
+  if (deadLetter !== null && failed >= deadLetter.maxTries)
     return `its last try is counted, and it becomes a dead letter in ${named(deadLetter.queue ?? '')}`;
   if (retryDelay === null) return 'a try is counted, and it becomes ready again';
   const { first, factor = 1, max = first, jitter = 0 } = retryDelay;
@@ -293,8 +292,8 @@ function WhyNotDelivered({ of, element }: { readonly of: QueueNamed; readonly el
     reasons.push(
       `It is reserved by ${holderText(holder)} since ${exact(Date.parse(holder.since))}.`,
       until > clock.value
-        ? `The lease ends ${relative(until, clock.value)}; then ${fateOf(of, element)}.`
-        : `The lease ended ${relative(until, clock.value)}; soon ${fateOf(of, element)}.`,
+        ? `The lease ends ${relative(until, clock.value)}; then ${fateOf(element)}.`
+        : `The lease ended ${relative(until, clock.value)}; soon ${fateOf(element)}.`,
     );
   }
   if (expiresAt !== null && Date.parse(expiresAt) <= clock.value)

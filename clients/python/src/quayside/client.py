@@ -65,7 +65,7 @@ class Quayside:
         return Queue(self, name, codec if codec is not None else DefaultCodec())
 
     def close(self) -> None:
-        """Waits for inserts and settlements of other threads, and rejects all later calls."""
+        """Waits for inserts and settlements of other threads, ends their other calls, and rejects all later ones."""
         self._transport.close()
 
     def check_open(self) -> None:

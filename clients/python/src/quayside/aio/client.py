@@ -60,7 +60,7 @@ class Quayside:
         return Queue(self, name, codec if codec is not None else DefaultCodec())
 
     async def close(self) -> None:
-        """Waits for inserts and settlements, and rejects all later calls."""
+        """Waits for inserts and settlements, ends all other calls, and rejects later ones."""
         await self._transport.close()
 
     def check_open(self) -> None:
