@@ -25,6 +25,8 @@ export class UndoneTakes {
   #bytes = 0;
   #count = 0;
   #lastId = 0;
+  /** Those that could not be stored and are retried. */
+  readonly #retried = new Set<string>();
   /** First tries without an outcome. */
   readonly #firstTries = new Set<Promise<unknown>>();
 
@@ -42,7 +44,10 @@ export class UndoneTakes {
     this.#retries = new Retries({
       clock,
       delayMs: RETRY_MS,
-      failed: (_name, error) => this.#failures.failed(error),
+      failed: (id, error) => {
+        this.#retried.add(id);
+        this.#failures.failed(error);
+      },
     });
   }
 
@@ -57,13 +62,17 @@ export class UndoneTakes {
     this.#bytes += bytes;
     this.#count += popped.length;
     this.#lastId += 1;
+    const id = String(this.#lastId);
     const put = async (): Promise<void> => {
       try {
         await this.#store(queue, popped);
-        this.#failures.worked();
+        this.#retried.delete(id);
+        // Those that are retried may be larger, or for a server that is still unavailable.
+        if (this.#retried.size === 0) this.#failures.worked();
         done();
       } catch (error) {
         if (mayRepeat && isCertain(error)) throw error;
+        this.#retried.delete(id);
         this.#lost(error, queue, popped);
         // They may be stored nevertheless, now or a little later. Takes that are called from now on come after that.
         if (!isCertain(error)) done();
@@ -71,7 +80,7 @@ export class UndoneTakes {
       this.#bytes -= bytes;
       this.#count -= popped.length;
     };
-    const first = this.#retries.do(String(this.#lastId), put).finally(() => this.#firstTries.delete(first));
+    const first = this.#retries.do(id, put).finally(() => this.#firstTries.delete(first));
     this.#firstTries.add(first);
   }
 

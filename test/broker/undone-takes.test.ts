@@ -102,6 +102,18 @@ describe('popped elements that are returned while their engine is unavailable', 
     ]);
   });
 
+  it('are not logged as stored while others are still retried', async () => {
+    const [first, second] = [await get(), await get()];
+    failures = [new QuaysideError('storage-unavailable', 'planted')];
+    for (const delivery of [first, second]) queue.returnAllUndelivered([delivery]);
+    await pass(0);
+    assert.equal(await size(), 1);
+    assert.equal(logged.length, 1);
+    await pass(1_000);
+    assert.equal(await size(), 2);
+    assert.equal(logged.at(-1), 'popped elements are returned to their queue again');
+  });
+
   it('wake waiting consumers if they returned although the engine reported an unknown outcome', async () => {
     failures = [new QuaysideError('storage-unavailable', 'planted')];
     lateFailure = new QuaysideError('outcome-unknown', 'planted');
