@@ -94,6 +94,7 @@ async function* batchesOf(
     const bodies = arrived.map((line) => line.replace(/\r$/, '')).filter((line) => line !== '');
     if (key === undefined) yield* batched(bodies);
     else keyed = keyed.concat(bodies);
+    if (keyed.length > 1) break;
   }
   yield* batched(keyed);
 }

@@ -310,6 +310,11 @@ describe('The command line', () => {
     assert.match(stderr, /^quayside: --key names one element, and there are more\./);
     assert.equal(json(await quayside(['browse', 'N/keyed'])).length, 0);
     assert.equal(json(await quayside(['put', 'N/keyed', '--lines', '--key', 'k'], 'a\n')).length, 1);
+    // Not only at the end of the input.
+    const [stdin, none] = [new PassThrough(), new PassThrough()];
+    stdin.write('a\nb\n');
+    const io = { stdin, stdout: none, stderr: none, env };
+    assert.equal(await runProgram(['put', 'N/keyed', '--lines', '--key', 'k'], io, NO_SERVER), 2);
   });
 
   it('prints the ids of inserted elements if another element is rejected', async () => {
