@@ -37,7 +37,7 @@ const SECTIONS: readonly (readonly [
       ['5', 'the server cannot be reached, or is unavailable; nothing was changed'],
       [
         '6',
-        'the outcome is unknown: the connection ended before the response; or the server became unreachable when a part was done; or a signal ended the wait for an operation',
+        'the outcome is unknown: the connection ended before the response; or the server or its engine became unavailable when a part was done, or may have been; or a signal ended the wait for an operation',
       ],
     ],
   ],

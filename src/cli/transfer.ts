@@ -62,7 +62,9 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
       sum.repeated += repeated;
       context.hasChanged ||= imported > 0;
     } catch (error) {
-      throw withProgress(error, before, sum.imported);
+      // The import began. If the last attempt stored nothing, an earlier one may have.
+      context.hasChanged ||= error instanceof QuaysideError && 'imported' in error.details;
+      throw withProgress(error, before, sum);
     }
     context.progress(`${sum.imported} elements imported`);
     [lines, size, before] = [[], 0, before + lines.length];
@@ -85,13 +87,16 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
 
 /**
  * Converts the line number in an error from one request to the line of the whole input, and adds how many elements were
- * stored.
+ * stored at least: an attempt without a response may have stored more.
  */
-function withProgress(error: unknown, linesBefore: number, importedBefore: number): unknown {
-  if (!(error instanceof QuaysideError) || typeof error.details.line !== 'number') return error;
-  const { line, imported } = error.details;
+function withProgress(error: unknown, linesBefore: number, before: Imported): unknown {
+  if (!(error instanceof QuaysideError)) return error;
+  const [line, imported, repeated] = ['line', 'imported', 'repeated'].map((name) => {
+    const value = error.details[name];
+    return typeof value === 'number' ? value : 0;
+  }) as [number, number, number];
   const where = error.message.replace(/^Line \d+/, `Line ${linesBefore + line}`);
-  const count = importedBefore + (typeof imported === 'number' ? imported : 0);
-  const progress = `${count} elements were imported before it; the whole input can be imported again.`;
-  return Object.assign(error, { message: `${where} ${progress}` });
+  const count = before.imported + before.repeated + imported + repeated;
+  const progress = ` At least ${count} elements were stored; the whole input can be imported again.`;
+  return Object.assign(error, { message: count === 0 ? where : `${where}${progress}` });
 }

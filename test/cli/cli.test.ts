@@ -483,6 +483,35 @@ describe('The command line', () => {
     ]);
   });
 
+  it('says that a part of an import may be stored if the engine becomes unavailable', async () => {
+    // The first attempt stores a part; the second one, which the client sends by itself, nothing.
+    const problems = [
+      { code: 'storage-unavailable', detail: 'Line 501: Away.', line: 501, imported: 500, repeated: 0 },
+      { code: 'storage-unavailable', detail: 'Away.', imported: 0, repeated: 0 },
+      { code: 'storage-unavailable', detail: 'Line 9: Away.', line: 9, imported: 0, repeated: 0 },
+      { code: 'storage-unavailable', detail: 'Line 502: Away.', line: 502, imported: 1, repeated: 500 },
+    ];
+    const failing = createHttpServer((request, response) => {
+      request
+        .resume()
+        .on('end', () => response.writeHead(503, PROBLEM).end(JSON.stringify(problems.shift())));
+    });
+    await once(failing.listen(0, '127.0.0.1'), 'listening');
+    try {
+      const { port } = failing.address() as AddressInfo;
+      const command = ['import', 'N/x', '--url', `http://127.0.0.1:${port}`];
+      const [first, second] = [await quayside(command, '{}\n'), await quayside(command, '{}\n')];
+      assert.deepEqual([first.code, first.stderr], [6, 'quayside: Away.\n']);
+      assert.equal(second.code, 6);
+      assert.equal(
+        second.stderr,
+        'quayside: Line 502: Away. At least 501 elements were stored; the whole input can be imported again.\n',
+      );
+    } finally {
+      failing.close();
+    }
+  });
+
   it('reports an invalid import line by its number in the whole input', async () => {
     await quayside(['put', 'N/long', 'a']);
     const [line] = json(await quayside(['export', 'N/long'])) as object[];
@@ -490,7 +519,7 @@ describe('The command line', () => {
     lines[0] = '';
     lines[5_007] = '{"id": 1}';
     const { code, stderr } = await quayside(['import', 'N/long import'], lines.join('\n'));
-    assert.match(stderr, /^quayside: Line 5008: .* 4999 elements were imported before it; /);
+    assert.match(stderr, /^quayside: Line 5008: .* At least 4999 elements were stored; /);
     assert.equal(code, 2);
     const [status] = json(await quayside(['status', 'N/long import'])) as { total: number }[];
     assert.equal(status?.total, 4_999);
