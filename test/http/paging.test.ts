@@ -174,4 +174,10 @@ describe('A listing in pages of namespaces whose names end alike', () => {
       ['q@a@b', 'q@a@b', 'r@b'],
     );
   });
+
+  it('says how to write the name of a namespace if none has that of `after`', async () => {
+    const query = { limit: 1, array: 1, after: 'q@a@c' };
+    const { detail } = jsonOf<{ detail: string }>(await harness().client().request('GET', '/q', { query }));
+    assert.match(detail, /with %40 and %25 for @ and % in the namespace's name, not "q@a@c"\./);
+  });
 });

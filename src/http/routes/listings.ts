@@ -63,11 +63,15 @@ const QueueTree = Type.Array(
   }),
 );
 
+const IN_CURSOR = "with %40 and %25 for @ and % in the namespace's name";
+
 const forms = {
   array: flag('`{"data": […]}`, each a queue information record with `id`, as the web console reads it.'),
   tree: flag('A folder for each namespace, with its queues as children.'),
   reload: flag('Reads names and pause flags from the engine again before listing.'),
-  ...paging('Lists what follows this: the last queue name of the page before, or `queue@namespace` on `/q`.'),
+  ...paging(
+    `Lists what follows this: the last queue name of the page before, or \`queue@namespace\` on \`/q\`, ${IN_CURSOR}.`,
+  ),
 };
 
 const formSchemas = [json('With `array`.', QueueArray), json('With `tree`.', QueueTree)] as const;
@@ -176,7 +180,7 @@ function positionOf(after: string | null, namespaces: readonly Namespace[]): Pos
   const at = after.lastIndexOf('@');
   const namespace = namespaces.find((one) => namespaceInCursor(one) === after.slice(at + 1));
   if (at !== -1 && namespace !== undefined) return { namespace, queue: after.slice(0, at) };
-  throw wrongMember('after', after, 'queue@namespace, the id of the last queue of the page before');
+  throw wrongMember('after', after, `queue@namespace of the last queue of the page before, ${IN_CURSOR}`);
 }
 
 type QueueFolder = Folder<ListedQueue>;
