@@ -22,6 +22,7 @@ import { freshPrefix, redisEngine, sharedRedis } from './redis.ts';
 const SOURCE: QueueKey = { ns: 'plain', name: 'source' };
 const TARGET: QueueKey = { ns: 'plain', name: 'target' };
 const APPLY = /\r\napply\r\n/;
+const SETTLE = /\r\nsettle\r\n/;
 const ACKNOWLEDGE = /\r\nacknowledge\r\n/;
 const POP = { group: '', count: 100, leaseMs: null };
 const MINUTE = 60_000;
@@ -33,6 +34,8 @@ describe('The outbox of a queue of a Redis cluster', () => {
   let engine: Engine;
   /** The clock that the Redis functions use. */
   let clock: FakeClock;
+  /** For how long the node was suspended. */
+  let suspendedMs = 0;
   let keys: Keys;
   let url = '';
   let prefix = '';
@@ -58,7 +61,9 @@ describe('The outbox of a queue of a Redis cluster', () => {
     prefix = freshPrefix();
     keys = new Keys(prefix);
     clock = new FakeClock();
-    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
+    suspendedMs = 0;
+    const ownClock = { ...systemClock, monotonic: () => systemClock.monotonic() + suspendedMs };
+    engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock });
     await engine.start();
   });
 
@@ -128,6 +133,27 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await moving;
     await turns();
     assert.equal((await other.storage.counts(TARGET)).ready, 1);
+    await other.stop();
+  });
+
+  it('has an entry applied once, although a node was suspended for more than a day before it read the reply that contains it', async () => {
+    const other = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
+    await other.start();
+    const caught = proxy.catch(SETTLE, 'held-replies');
+    const moving = move('copy').catch(() => {});
+    await caught;
+    for (let hours = 0; hours < 27; hours += 1) {
+      clock.advance(60 * MINUTE);
+      await other.storage.sweep();
+    }
+    await relayed();
+    assert.equal(fields(TARGET, 'o'), 0);
+    suspendedMs = 27 * 60 * MINUTE;
+    const applied = proxy.catch(APPLY, 'mute');
+    proxy.release();
+    await Promise.race([applied, moving]);
+    assert.equal((await other.storage.counts(TARGET)).ready, 1);
+    proxy.reset();
     await other.stop();
   });
 

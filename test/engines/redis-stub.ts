@@ -148,7 +148,7 @@ export class StubbedStorage {
       ...context,
       registry,
       signaller,
-      onReply: (queue, reply, awaitedUntil) => this.#outbox.onReply(queue, reply, awaitedUntil),
+      onReply: (...args) => this.#outbox.onReply(...args),
     });
     this.#outbox = new Outbox(context, this.#batchers, () => {});
     const sweeper = new Sweeper(context, this.#batchers, registry, {} as Definitions);

@@ -15,9 +15,11 @@ interface Pair {
   mute: boolean;
   /** Data from the client that is kept for {@link TcpProxy.release}; null: it is forwarded. */
   held: Buffer[] | null;
+  /** The same for data from the server. */
+  heldReplies: Buffer[] | null;
 }
 
-type Direction = 'deaf' | 'mute' | 'held';
+type Direction = 'deaf' | 'mute' | 'held' | 'held-replies';
 
 /** A TCP proxy on a free port of this machine, which discards data as a test tells it. */
 export class TcpProxy {
@@ -55,8 +57,8 @@ export class TcpProxy {
 
   /**
    * Waits for a request that matches. `deaf` discards it and everything after it on its connection; `mute` forwards it
-   * and discards all replies from then on; `held` keeps it and everything after it until {@link release}. Resolves with
-   * the first chunk that is not forwarded.
+   * and discards all replies from then on; `held` keeps it and everything after it until {@link release}, and
+   * `held-replies` all replies from then on. Resolves with the first chunk that is not forwarded.
    */
   catch(request: RegExp, direction: Direction): Promise<Buffer> {
     return new Promise((resolve) => {
@@ -68,7 +70,9 @@ export class TcpProxy {
   release(): void {
     for (const pair of this.#pairs) {
       for (const data of pair.held ?? []) pair.server.write(data);
+      for (const data of pair.heldReplies ?? []) pair.client.write(data);
       pair.held = null;
+      pair.heldReplies = null;
     }
   }
 
@@ -95,6 +99,7 @@ export class TcpProxy {
       deaf: dark || this.#state === 'deaf',
       mute: dark || this.#state === 'mute',
       held: null,
+      heldReplies: null,
     };
     this.#pairs.add(pair);
     client.on('data', (data) => this.#toServer(pair, data));
@@ -114,6 +119,7 @@ export class TcpProxy {
     const trap = this.#trap;
     if (trap?.request.test(data.toString('latin1'))) {
       if (trap.direction === 'mute') pair.mute = true;
+      else if (trap.direction === 'held-replies') pair.heldReplies = [];
       else {
         if (trap.direction === 'deaf') pair.deaf = true;
         else pair.held = [];
@@ -125,8 +131,11 @@ export class TcpProxy {
   }
 
   #toClient(pair: Pair, data: Buffer): void {
-    if (!pair.mute) pair.client.write(data);
-    else if (this.#trap?.direction === 'mute') this.#spring(data);
+    if (pair.heldReplies !== null) pair.heldReplies.push(data);
+    else if (!pair.mute) pair.client.write(data);
+    const { direction } = this.#trap ?? {};
+    if ((direction === 'mute' && pair.mute) || (direction === 'held-replies' && pair.heldReplies !== null))
+      this.#spring(data);
   }
 
   #spring(swallowed: Buffer): void {

@@ -98,11 +98,13 @@ export interface BatcherContext extends RedisContext {
   /**
    * Handles what a reply reports about other queues, before its calls resolve. Returns what the calls that move
    * elements wait for, up to their deadlines; null: nothing.
+   * @param sentAt when the call was sent, by the monotonic clock: a node that was suspended reads its reply late
    * @param awaitedUntil the last of those deadlines; null: there are no such calls
    */
   readonly onReply: (
     queue: QueueKey,
     reply: LibraryReply,
+    sentAt: number,
     awaitedUntil: number | null,
   ) => Promise<void> | null;
 }
@@ -237,6 +239,8 @@ interface Batch {
   readonly publication: Command | null;
   /** Null until it is sent. */
   execution: Execution | null;
+  /** When it was first sent, by the monotonic clock. */
+  sentAt: number;
   /** Its calls are settled; a later reply changes nothing here. */
   isOver: boolean;
 }
@@ -361,6 +365,7 @@ class Batcher {
       deadlineAt,
       publication: this.#publicationOf(calls),
       execution: null,
+      sentAt: 0,
       isOver: false,
     };
     for (const call of calls) call.batch = batch;
@@ -429,8 +434,9 @@ class Batcher {
   }
 
   #execute(batch: Batch): Execution['done'] {
-    const { executor, topology } = this.#context;
+    const { executor, topology, clock } = this.#context;
     const { calls, isRepeatable, deadlineAt } = batch;
+    batch.sentAt = clock.monotonic();
     const run = `${executor.library}${this.#isList ? '_list' : ''}`;
     let encoded: EncodedCalls | null = null;
     batch.execution = executor.execute({
@@ -519,7 +525,7 @@ class Batcher {
     }
     const registered = this.#registerAfter(batch, read);
     const last = batch.calls.findLast(({ options }) => options.moves === true);
-    const moved = onReply(this.queue, read, last?.deadlineAt ?? null);
+    const moved = onReply(this.queue, read, batch.sentAt, last?.deadlineAt ?? null);
     const registeredAndMoved = moved === null ? registered : Promise.all([registered, moved]).then(() => {});
     for (const { calls, values, error } of decoded) {
       for (const [at, call] of calls.entries()) {

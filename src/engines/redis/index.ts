@@ -102,7 +102,7 @@ class RedisEngine implements Engine {
       ...context,
       registry,
       signaller,
-      onReply: (queue, reply, awaitedUntil) => {
+      onReply: (queue, reply, sentAt, awaitedUntil) => {
         if (reply.died !== null) {
           const target = parseQueueText(reply.died.to);
           const groups = context.policies.defaultGroups(queue.ns);
@@ -111,7 +111,7 @@ class RedisEngine implements Engine {
           }
           sweeper.affected.note(target);
         }
-        return outbox.onReply(queue, reply, awaitedUntil);
+        return outbox.onReply(queue, reply, sentAt, awaitedUntil);
       },
     });
     const definitions = openDefinitions(context, signaller);

@@ -23,7 +23,7 @@ const REPEATABLE = { isRepeatable: true } as const;
 interface ApplyCall {
   readonly tag: string;
   readonly windowMs: number;
-  /** When the entries were read, by the destination's clock. */
+  /** When the entries were read at the earliest, by the destination's clock. */
   readonly readAt: number;
   readonly entries: readonly Buffer[];
 }
@@ -76,11 +76,13 @@ export class Outbox {
   /**
    * Relays the entries that a reply contains or announces. Resolves when all entries that are in the outbox now are
    * applied; null: there are none, or nobody waits.
+   * @param sentAt when the call was sent, by the monotonic clock
    * @param awaitedUntil the deadline of those who wait, by the monotonic clock; null: nobody waits
    */
   onReply(
     source: QueueKey,
     { tag, outbox }: LibraryReply,
+    sentAt: number,
     awaitedUntil: number | null,
   ): Promise<void> | null {
     const applied: Promise<void>[] = [];
@@ -88,9 +90,11 @@ export class Outbox {
       if (prefix.last.equals(NO_NUMBER)) continue;
       const key = `${queueText(source)}\0${prefix.to}`;
       const running = this.#relays.get(key);
-      const pause = new Pause(this.#context.clock);
+      const { clock } = this.#context;
+      const pause = new Pause(clock);
       const relay = running ?? { source, to: prefix.to, next: null, waiters: [], pause };
-      const readAt = this.#batchers.context.registry.now(parseQueueText(prefix.to));
+      const now = this.#batchers.context.registry.now(parseQueueText(prefix.to));
+      const readAt = now - (clock.monotonic() - sentAt);
       if (prefix.entries.length > 0) relay.next = { tag, prefix, readAt };
       if (awaitedUntil !== null) applied.push(this.#applied(relay, prefix.last, awaitedUntil));
       if (running !== undefined) continue;
@@ -166,9 +170,10 @@ export class Outbox {
   }
 }
 
-/** Entries from a reply of their source, the tag of that, and when they were read, by the destination's clock. */
+/** Entries from a reply of their source, and the tag of that. */
 interface RelayedEntries {
   readonly tag: string;
+  /** See `ApplyCall`. */
   readonly readAt: number;
   readonly prefix: LibraryReply['outbox'][number];
 }
