@@ -112,7 +112,7 @@ export interface Storage {
   /**
    * Counts the contents of a queue. Without `group`: elements, each once, as `ready` if any of its deliveries is, else
    * as `scheduled` if any is, else as `reserved`; `groups` has the counts of each group. With `group`: the deliveries
-   * of that group.
+   * of that group. Without `group`, the counts may include calls that were made while they were read.
    */
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts>;
 
