@@ -26,6 +26,11 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('rows.ts', '    this.writeReservations([id]);', '    void id;')],
   },
   {
+    name: 'a second commit of a reservation in memory counts for the next one',
+    suite: 'contract',
+    edits: [inWorker('settle.ts', '!reserved.has(element) || seqs.has(element)', '!reserved.has(element)')],
+  },
+  {
     name: 'a take with a full reply does not report that there is more',
     suite: 'contract',
     edits: [inWorker('take.ts', 'isLast = isLeft = true;', 'isLast = true;')],

@@ -145,13 +145,14 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(store.queues.find(QUEUE)?.subscriptions.get('')?.reserved, 96);
   });
 
+  const insert: Call = ['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null], null];
+  const reserve = (count: number): Call => ['take', QUEUE, '', count, 1000, '', null, true];
+  const fieldsOf = ([, , fields]: Taken, place: number): string[] =>
+    fields.filter((_, at) => at % TAKEN_FIELDS === place) as string[];
+
   it('undoes what a failed transaction did to reservations in memory', () => {
     const { run } = openStore();
     const resultsOf = (calls: Call[]): unknown[] => run(calls)[0]?.results ?? [];
-    const insert: Call = ['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null], null];
-    const reserve = (count: number): Call => ['take', QUEUE, '', count, 1000, '', null, true];
-    const fieldsOf = ([, , fields]: Taken, place: number): string[] =>
-      fields.filter((_, at) => at % TAKEN_FIELDS === place) as string[];
     const inserted = resultsOf(Array.from({ length: 12 }, () => insert));
     const [before] = resultsOf([reserve(4)]) as [Taken];
     const tokens = fieldsOf(before, 9);
@@ -163,6 +164,40 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.deepEqual(taken, inserted.slice(0, 9));
     const [[{ ready, reserved }]] = resultsOf([counts]) as [[{ ready: number; reserved: number }]];
     assert.deepEqual([ready, reserved], [3, 5]);
+  });
+
+  it('keeps the reservations in memory of earlier transactions if a new epoch of ids cannot be stored', (t) => {
+    const { store, run } = openStore();
+    const idsOf = (calls: Call[]): string[] => fieldsOf(run(calls)[0]?.results[0] as Taken, 0);
+    run(Array.from({ length: 4 }, () => insert));
+    const first = idsOf([reserve(2)]);
+    let failures = 0;
+    t.mock.getter(store.ids, 'isNearlySpent', () => failures++ === 0);
+    t.mock.method(store.ids, 'startEpoch', () => {
+      throw new Error('disk full');
+    });
+    const second = idsOf([reserve(2)]);
+    assert.equal(failures, 2);
+    assert.equal(new Set([...first, ...second]).size, 4);
+  });
+
+  it('reads each commit a few times, while another queue has reservations in memory', (t) => {
+    const { store, run } = openStore();
+    const resultsOf = (calls: Call[]): unknown[] => run(calls)[0]?.results ?? [];
+    const other = nameOf({ ns: 'N', name: 'other' });
+    const elsewhere: Call = ['insert', other, [null, null, 0, 0, 1, 0, '', null], null];
+    // The numbers of a queue's elements are not consecutive.
+    run(Array.from({ length: 512 }, (_, at) => (at % 2 === 0 ? insert : elsewhere)));
+    run([['take', other, '', 8, 1000, '', null, true]]);
+    const [taken] = resultsOf([['take', QUEUE, '', 256, 1000, '', null, false]]) as [Taken];
+    const tokens = fieldsOf(taken, 9);
+    const commits = fieldsOf(taken, 0).flatMap((id, at) => {
+      return [at === 0 ? QUEUE : null, id, '', 0, tokens[at], null, 'finish'];
+    });
+    const { mock } = t.mock.method(store.ids, 'parse');
+    const [results] = resultsOf([['settle', commits, null]]) as [unknown[]];
+    assert.equal(results.filter((outcome) => outcome === 'done').length, 256);
+    assert.ok(mock.callCount() <= 5 * 256, `${mock.callCount()} reads`);
   });
 
   it('waits for an fsync after a failure only in parts that need one', () => {

@@ -41,6 +41,21 @@ export function transientContract(open: EngineUnderTest['open']): void {
       assert.deepEqual([ready, left], [0, 0]);
     });
 
+    it('are finished once if a call names one of them twice', async () => {
+      const [queue, to] = [on.queue(), on.queue()];
+      await on.storage.insert(queue, newElements('1', '2', '3', '4'));
+      const [one, two, three] = (await take(queue, 3)) as [Reserved, Reserved, Reserved];
+      const moves = [two, two, one, three].map((delivery) => ({
+        from: queue,
+        finish: byToken(delivery),
+        inserts: [{ queue: to, element: newElement({ body: delivery.body }) }],
+      }));
+      assert.deepEqual(await transfer(on.storage, moves), ['done', 'not-found', 'done', 'done']);
+      assert.deepEqual(bodyTexts(await on.pop(to)), ['2', '1', '3']);
+      const { ready, reserved: left } = await on.storage.counts(queue);
+      assert.deepEqual([ready, left], [1, 0]);
+    });
+
     it('do not hide elements that become ready before them', async () => {
       const queue = on.queue();
       const early = on.opened.now() - 10_000;

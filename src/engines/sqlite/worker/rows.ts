@@ -559,22 +559,20 @@ export class Rows {
     }
   }
 
-  /**
-   * reserved -> finished, for the first of these deliveries that have unwritten reservations with this token, up to the
-   * first that has not. Returns their number.
-   */
-  removeUnwritten(subscription: Subscription, seqs: readonly number[], token: string): number {
+  /** The deliveries that have unwritten reservations with a token, with their maturities; null if none has. */
+  unwritten({ id }: Subscription, token: string): ReadonlyMap<number, number> | null {
+    return this.#unwritten.take(id, token)?.rows ?? null;
+  }
+
+  /** reserved -> finished, for deliveries that have unwritten reservations with this token */
+  removeUnwritten(subscription: Subscription, seqs: Iterable<number>, token: string): void {
     const take = this.#unwritten.take(subscription.id, token);
-    if (take === undefined) return 0;
-    const finished: (RemovedRow & { readonly dueAt: number })[] = [];
-    for (const seq of new Set(seqs)) {
-      const dueAt = take.rows.get(seq);
-      if (dueAt === undefined) break;
-      finished.push({ seq, element: null, dueAt, leaseUntil: null });
-    }
+    if (take === undefined) return;
+    const finished = Array.from(seqs, (seq) => {
+      return { seq, element: null, dueAt: take.rows.get(seq) ?? 0, leaseUntil: null };
+    });
     this.#unwritten.remove(subscription.id, take, finished);
     this.remove(subscription, finished);
-    return finished.length;
   }
 
   /** A transaction begins. */

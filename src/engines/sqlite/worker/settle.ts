@@ -128,23 +128,32 @@ function finishRange(store: Store, queue: WorkerQueue, items: Fields, from: numb
   return store.rows.removeReservedRange(subscription, first, count, storedToken(token ?? '', first));
 }
 
-/** Finishes deliveries whose reservations are unwritten, from the item at `from`. Returns the number of items. */
+/**
+ * Finishes deliveries whose reservations are unwritten and of one take, from the item at `from` to the first other one.
+ * Returns the number of items.
+ */
 function finishUnwritten(store: Store, queue: WorkerQueue, items: Fields, from: number): number {
   const group = items[from + 2] as SettleFields[2];
   const subscription = queue.subscriptions.get(group);
   const token = items[from + 4] as SettleFields[4];
   const first = store.ids.parse(items[from + 1] as SettleFields[1]);
-  if (subscription === undefined || token === null || first === null || !isCommit(items, from)) return 0;
+  if (subscription === undefined || token === null || first === null) return 0;
   const stored = storedToken(token, first);
-  const seqs = [first];
-  for (let at = from + SETTLE_FIELDS; at < items.length; at += SETTLE_FIELDS) {
-    if (items[at] !== null || items[at + 2] !== group || !isCommit(items, at)) break;
+  const reserved = store.rows.unwritten(subscription, stored);
+  if (reserved === null) return 0;
+  const seqs = new Set<number>();
+  for (let at = from; at < items.length && isCommit(items, at); at += SETTLE_FIELDS) {
+    if (at > from && (items[at] !== null || items[at + 2] !== group)) break;
     const element = store.ids.parse(items[at + 1] as SettleFields[1]);
     if (element === null || !isTokenOf(String(items[at + 4]), element, stored)) break;
-    seqs.push(element);
+    // A second commit of an element finds nothing.
+    if (!reserved.has(element) || seqs.has(element)) break;
+    seqs.add(element);
   }
+  if (seqs.size === 0) return 0;
   store.queues.noteUse(queue, store.now);
-  return store.rows.removeUnwritten(subscription, seqs, stored);
+  store.rows.removeUnwritten(subscription, seqs, stored);
+  return seqs.size;
 }
 
 /** Checks the group limits of all elements that the call inserts, before it changes anything. */

@@ -128,6 +128,8 @@ export class Store {
 
   /** @param needsSync whether the transaction is acknowledged only after an fsync; ignored with `durability: normal` */
   begin(needsSync: boolean): void {
+    // First, since a failure of the epoch is rolled back as well.
+    this.rows.begin();
     if (this.ids.isNearlySpent) {
       this.db.exec('PRAGMA synchronous = FULL');
       this.ids.startEpoch(nextEpoch(this.db));
@@ -135,7 +137,6 @@ export class Store {
     }
     this.#needsSync = needsSync && this.#isDurable;
     this.copiedBytes = 0;
-    this.rows.begin();
     this.#reach('begin');
     this.#sql.begin.run();
     if (this.#isMarked) this.#changesBefore = this.#sql.changes.value();
