@@ -64,7 +64,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a take reads the bodies of all expired elements',
     suite: 'sqlite batch',
-    edits: [inWorker('rows.ts', 'iif(d.expires_at <= ?, NULL, ', 'iif(d.expires_at <= -?, NULL, ')],
+    edits: [inWorker('rows.ts', 'iif(d.expires_at <= ?1, NULL, ', 'iif(d.expires_at <= -?1, NULL, ')],
   },
   {
     name: 'all dead letters of expired leases are moved in one step',

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { StatementSync } from 'node:sqlite';
+import { type SQLInputValue, StatementSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import { SCAN_BYTES } from '../../src/engine/scan-cursor.ts';
 import {
@@ -198,6 +198,54 @@ describe('a batch of calls in the SQLite engine', () => {
     const [results] = resultsOf([['settle', commits, null]]) as [unknown[]];
     assert.equal(results.filter((outcome) => outcome === 'done').length, 256);
     assert.ok(mock.callCount() <= 5 * 256, `${mock.callCount()} reads`);
+  });
+
+  it('takes behind reservations in memory without reading the others of the same maturity', (t) => {
+    const { store, run } = openStore();
+    run(Array.from({ length: 4 }, () => insert));
+    run([reserve(2)]);
+    const queries = new Set<string>();
+    for (const method of ['all', 'get'] as const) {
+      const original: (this: StatementSync, ...args: SQLInputValue[]) => unknown =
+        StatementSync.prototype[method];
+      t.mock.method(
+        StatementSync.prototype,
+        method,
+        function (this: StatementSync, ...args: SQLInputValue[]) {
+          queries.add(this.sourceSQL);
+          return original.apply(this, args) as never;
+        },
+      );
+    }
+    run([reserve(1), reserve(2)]);
+    t.mock.restoreAll();
+    const searches = [...queries]
+      .filter((sql) => sql.includes('FROM delivery d'))
+      .flatMap((sql) => store.db.prepare(`EXPLAIN QUERY PLAN ${sql}`).all())
+      .map(({ detail }) => String(detail))
+      .filter((detail) => detail.startsWith('SEARCH d '));
+    const ofWaiting = 'SEARCH d USING INDEX delivery_waiting ';
+    const sameMaturity = `${ofWaiting}(subscription=? AND due_at=? AND rowid>?)`;
+    const later = [
+      `${ofWaiting}(subscription=? AND due_at>? AND due_at<?)`,
+      `${ofWaiting}(subscription=? AND due_at>?)`,
+    ];
+    // The elements, and the next maturity.
+    assert.deepEqual(searches, [sameMaturity, later[0], sameMaturity, later[1]]);
+  });
+
+  it('has at most 8,192 reservations in memory, which the next count writes', () => {
+    const { store, run } = openStore();
+    run(Array.from({ length: 10_000 }, () => insert));
+    const taken = Array.from({ length: 10 }, () => run([reserve(1000)])[0]?.results[0] as Taken);
+    assert.equal(new Set(taken.flatMap((one) => fieldsOf(one, 0))).size, 10_000);
+    const written = (): number | undefined => store.queues.find(QUEUE)?.subscriptions.get('')?.reserved;
+    // A take reserves 64 elements at a time.
+    assert.equal(written(), 10_000 - 128 * 64);
+    run([['counts', QUEUE, null]]);
+    assert.equal(written(), 10_000);
+    run([insert, reserve(1)]);
+    assert.equal(written(), 10_000);
   });
 
   it('waits for an fsync after a failure only in parts that need one', () => {

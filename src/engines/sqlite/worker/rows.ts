@@ -5,7 +5,7 @@ import { deliveryChecksum, elementChecksum } from './checksums.ts';
 import type { QueueCounter } from './counts.ts';
 import type { Queues, Subscription, WorkerQueue } from './queues.ts';
 import { BOUND, prepareAll, Statement, type Statements } from './schema.ts';
-import { type Place, type SharedReservation, UnwrittenReservations } from './unwritten.ts';
+import { MAX_UNWRITTEN, type Place, type SharedReservation, UnwrittenReservations } from './unwritten.ts';
 
 /** An element's content as stored: the content type, the rarer fields as JSON (see `toMore`), and the body. */
 interface StoredContent {
@@ -86,6 +86,7 @@ const SCANNED_COLUMNS = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, d.reserved_at 
 const FROM_DELIVERIES = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
 
 const RESERVED = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NOT NULL';
+const WAITING = 'FROM delivery d WHERE d.subscription = ?1 AND d.lease_until IS NULL';
 // A delivery whose subscription a fault of the disk destroyed is skipped: it would be found again by each sweep.
 const EXPIRING =
   'FROM delivery d WHERE d.expires_at IS NOT NULL AND d.lease_until IS NULL AND EXISTS (SELECT 1 FROM subscription s WHERE s.id = d.subscription)';
@@ -109,12 +110,14 @@ const ROWS_AT_ONCE = 16;
  */
 export const SHORTEST_RANGE = 4;
 
-// Bodies of expired elements are not read: a thousand of them may be a gigabyte.
+/**
+ * Waiting deliveries with their content, for takes: `?1` is the time, and `?2` the subscription. Bodies of expired ones
+ * are not read: a thousand of them may be a gigabyte.
+ */
 const READY = `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
             ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc),
-            iif(d.expires_at <= ?, NULL, ifnull(d.body, iif(length(e.body) > ${MAX_READ_WITH_ROW}, NULL, e.body))) ${FROM_DELIVERIES}
-       WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ?`;
-const IN_ORDER = `ORDER BY d.due_at, d.seq LIMIT ${BOUND}`;
+            iif(d.expires_at <= ?1, NULL, ifnull(d.body, iif(length(e.body) > ${MAX_READ_WITH_ROW}, NULL, e.body))) ${FROM_DELIVERIES}
+       WHERE d.subscription = ?2 AND d.lease_until IS NULL AND d.due_at <= ?1`;
 
 const SQL = {
   // The content is in `element`.
@@ -149,12 +152,14 @@ const SQL = {
        WHERE e.queue = ? AND e.groups > 0 AND e.inserted_at <= ? ORDER BY e.inserted_at LIMIT ?`,
   firstInsertedAfter: `SELECT inserted_at FROM element INDEXED BY element_age
        WHERE queue = ? AND groups > 0 AND inserted_at > ? ORDER BY inserted_at LIMIT 1`,
-  firstDueAfter: `SELECT d.due_at FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NULL
-       AND (d.due_at, d.seq) > (?, ?) ORDER BY d.due_at, d.seq LIMIT 1`,
+  firstDueAfter: `SELECT d.due_at ${WAITING} AND d.due_at = ?2 AND d.seq > ?3
+       UNION ALL SELECT d.due_at ${WAITING} AND d.due_at > ?2 ORDER BY 1 LIMIT 1`,
   firstExpiry: `SELECT d.expires_at ${EXPIRING} ORDER BY d.expires_at LIMIT 1`,
   firstLeaseEnd: `SELECT d.lease_until ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
-  ready: `${READY} ${IN_ORDER}`,
-  readyAfter: `${READY} AND (d.due_at, d.seq) > (?, ?) ${IN_ORDER}`,
+  ready: `${READY} ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
+  // Not with `(d.due_at, d.seq) > (?, ?)`, which reads every delivery of the same maturity: there may be 100,000.
+  readyAfter: `${READY} AND d.due_at = ?3 AND d.seq > ?4
+       UNION ALL ${READY} AND d.due_at > ?3 ORDER BY 3, 1 LIMIT ${BOUND}`,
   // The number of a named group's delivery differs from its element's: see `schema.ts`.
   findPlain: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ? AND d.subscription = ?`,
   findShared: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
@@ -421,8 +426,8 @@ export class Rows {
     const place = this.#unwritten.lastPlace(subscription);
     const found =
       place === null
-        ? this.#sql.ready.arrays<Columns>(now, subscription, now, limit)
-        : this.#sql.readyAfter.arrays<Columns>(now, subscription, now, place.dueAt, place.seq, limit);
+        ? this.#sql.ready.arrays<Columns>(now, subscription, limit)
+        : this.#sql.readyAfter.arrays<Columns>(now, subscription, place.dueAt, place.seq, limit);
     // The objects are written out, as literals are faster than the loop of `Statement`.
     return found.map(
       ([seq, element, dueAt, tries, crc, expiresAt, reason, type, more, contentCrc, body]): ReadyRow => ({
@@ -532,19 +537,26 @@ export class Rows {
     this.#leaseStarted(subscription, until);
   }
 
-  /** The same for small plain elements without expiry, only in memory: see {@link UnwrittenReservations}. */
+  /**
+   * The same for small plain elements without expiry, only in memory if there are not too many: see
+   * {@link UnwrittenReservations}.
+   */
   reserveUnwritten(
-    { id }: Subscription,
-    rows: readonly Pick<DeliveryRow, 'seq' | 'dueAt'>[],
+    subscription: Subscription,
+    rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt'>[],
     reservation: SharedReservation,
   ): void {
-    this.#unwritten.add(id, rows, reservation);
+    if (this.#unwritten.size + rows.length > MAX_UNWRITTEN) {
+      this.reserve(subscription, rows, reservation);
+      return;
+    }
+    this.#unwritten.add(subscription.id, rows, reservation);
     this.#leasesEndFrom = Math.min(this.#leasesEndFrom, reservation.until);
   }
 
   /** Whether any reservations are only in memory. */
   get areUnwritten(): boolean {
-    return !this.#unwritten.isEmpty;
+    return this.#unwritten.size > 0;
   }
 
   /** Writes the unwritten reservations of a subscription, or of all. */

@@ -16,6 +16,9 @@ export interface SharedReservation {
   readonly holders: string;
 }
 
+/** Reservations in memory, at most: writing them takes 25 ms of processor time, in one step. */
+export const MAX_UNWRITTEN = 8192;
+
 /** The unwritten reservations of one take: the maturity of each delivery, by its number, in the order of delivery. */
 interface UnwrittenTake extends SharedReservation {
   readonly rows: Map<number, number>;
@@ -42,8 +45,11 @@ export class UnwrittenReservations {
   /** Undoes the changes of the running transaction, the latest first. */
   readonly #undo: (() => void)[] = [];
 
-  get isEmpty(): boolean {
-    return this.#bySubscription.size === 0;
+  #size = 0;
+
+  /** The number of all reservations. */
+  get size(): number {
+    return this.#size;
   }
 
   subscriptions(): number[] {
@@ -77,7 +83,9 @@ export class UnwrittenReservations {
     own.takes.set(reservation.token, take);
     this.#bySubscription.set(subscription, own);
     for (const row of rows) take.rows.set(row.seq, row.dueAt);
+    this.#size += rows.length;
     this.#undo.push(() => {
+      this.#size -= rows.length;
       own.lastPlace = lastPlace;
       for (const row of rows) take.rows.delete(row.seq);
       this.#dropEmpty(subscription, own, take);
@@ -94,8 +102,10 @@ export class UnwrittenReservations {
     const own = this.#bySubscription.get(subscription);
     if (own === undefined) return;
     for (const { seq } of rows) take.rows.delete(seq);
+    this.#size -= rows.length;
     this.#dropEmpty(subscription, own, take);
     this.#undo.push(() => {
+      this.#size += rows.length;
       this.#bySubscription.set(subscription, own);
       own.takes.set(take.token, take);
       for (const { seq, dueAt } of rows) take.rows.set(seq, dueAt);
@@ -106,9 +116,15 @@ export class UnwrittenReservations {
   removeAll(subscription: number): UnwrittenTake[] {
     const own = this.#bySubscription.get(subscription);
     if (own === undefined) return [];
+    const takes = [...own.takes.values()];
+    const count = takes.reduce((sum, { rows }) => sum + rows.size, 0);
     this.#bySubscription.delete(subscription);
-    this.#undo.push(() => this.#bySubscription.set(subscription, own));
-    return [...own.takes.values()];
+    this.#size -= count;
+    this.#undo.push(() => {
+      this.#bySubscription.set(subscription, own);
+      this.#size += count;
+    });
+    return takes;
   }
 
   /** A transaction begins. */
