@@ -4,10 +4,12 @@ import type { MeteredOperation } from '../../src/broker/meter.ts';
 import { NODE } from '../../src/exchange/declaration.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
+import { withFolder } from '../engines/sqlite-folder.ts';
 import type { TestEngine } from '../engines.ts';
 import { sharedSandbox } from '../sandbox/elements.ts';
-import type { TestNamespace } from '../support/broker.ts';
-import { bodyText, newElement } from '../support/elements.ts';
+import { plain, type TestNamespace } from '../support/broker.ts';
+import { bodyText, bodyTexts, newElement } from '../support/elements.ts';
+import { engineWith } from '../support/engine-with.ts';
 import { until } from '../support/until.ts';
 import { declare, ExchangeNode, FILLS_ITS_MEMORY, header, openEngine } from './node.ts';
 
@@ -639,3 +641,39 @@ async function settled(node: ExchangeNode, ns: string, queue: string): Promise<v
     return size === 0 && resvSize === 0;
   });
 }
+
+describe('an exchange on a SQLite file', () => {
+  const sandbox = sharedSandbox();
+  before(() => sandbox.start());
+  after(() => sandbox.stop());
+
+  it('leaves the elements that it has not forwarded when the engine ends ready for the next start, without a failed try', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      const { promise: isSettling, resolve: settling } = Promise.withResolvers<void>();
+      const { promise: hasEnded, resolve: end } = Promise.withResolvers<void>();
+      const engine = engineWith(first, () => ({
+        settle: async () => {
+          settling();
+          await hasEnded;
+          throw new QuaysideError('storage-unavailable', 'ended');
+        },
+      }));
+      const node = await new ExchangeNode([{ policy: plain('N'), engine }], folder.clock, sandbox).start();
+      await node.insert('N', 'src', 'a', 'b');
+      await node.exchanges.create('held', declare('N/src', ['N/dst']));
+      await isSettling;
+      await first.stop();
+      const second = await folder.started();
+      const options = { group: '', count: 9, leaseMs: null };
+      const { deliveries } = await second.storage.take({ ns: 'N', name: 'src' }, options);
+      end();
+      await node.stop();
+      assert.deepEqual(bodyTexts(deliveries), ['a', 'b']);
+      assert.deepEqual(
+        deliveries.map(({ tries }) => tries),
+        [0, 0],
+      );
+    });
+  });
+});

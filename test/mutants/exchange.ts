@@ -28,6 +28,11 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'the reservations of an exchange are stored',
+    suite: 'exchanges',
+    edits: edit('exchange/loop.ts', ', isTransient: reserves }', ' }'),
+  },
+  {
     name: 'an exchange that is stored just after its owner was removed keeps running',
     suite: 'exchanges without an owner',
     edits: edit('exchange/exchanges.ts', '        void this.#stopUnowned(key);', '        {}'),
