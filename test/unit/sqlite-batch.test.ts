@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { type SQLInputValue, StatementSync } from 'node:sqlite';
-import { describe, it } from 'node:test';
+import { describe, it, type TestContext } from 'node:test';
 import { SCAN_BYTES } from '../../src/engine/scan-cursor.ts';
 import { COUNTER_NAMES } from '../../src/engine/stats.ts';
 import {
@@ -50,6 +50,26 @@ function openStore(): OpenStore {
     return parts.map(({ result }) => result);
   };
   return { store, synced, run };
+}
+
+/** How the plans of all queries of `run` look up deliveries. */
+function searchesBy(t: TestContext, store: Store, run: () => unknown): string[] {
+  const queries = new Set<string>();
+  for (const method of ['all', 'get'] as const) {
+    const original: (this: StatementSync, ...args: SQLInputValue[]) => unknown =
+      StatementSync.prototype[method];
+    t.mock.method(StatementSync.prototype, method, function (this: StatementSync, ...args: SQLInputValue[]) {
+      queries.add(this.sourceSQL);
+      return original.apply(this, args) as never;
+    });
+  }
+  run();
+  t.mock.restoreAll();
+  return [...queries]
+    .filter((sql) => sql.includes('FROM delivery d'))
+    .flatMap((sql) => store.db.prepare(`EXPLAIN QUERY PLAN ${sql}`).all())
+    .map(({ detail }) => String(detail))
+    .filter((detail) => detail.startsWith('SEARCH d '));
 }
 
 describe('a batch of calls in the SQLite engine', () => {
@@ -205,26 +225,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const { store, run } = openStore();
     run(Array.from({ length: 4 }, () => insert));
     run([reserve(2)]);
-    const queries = new Set<string>();
-    for (const method of ['all', 'get'] as const) {
-      const original: (this: StatementSync, ...args: SQLInputValue[]) => unknown =
-        StatementSync.prototype[method];
-      t.mock.method(
-        StatementSync.prototype,
-        method,
-        function (this: StatementSync, ...args: SQLInputValue[]) {
-          queries.add(this.sourceSQL);
-          return original.apply(this, args) as never;
-        },
-      );
-    }
-    run([reserve(1), reserve(2)]);
-    t.mock.restoreAll();
-    const searches = [...queries]
-      .filter((sql) => sql.includes('FROM delivery d'))
-      .flatMap((sql) => store.db.prepare(`EXPLAIN QUERY PLAN ${sql}`).all())
-      .map(({ detail }) => String(detail))
-      .filter((detail) => detail.startsWith('SEARCH d '));
+    const searches = searchesBy(t, store, () => run([reserve(1), reserve(2)]));
     const ofWaiting = 'SEARCH d USING INDEX delivery_waiting ';
     const sameMaturity = `${ofWaiting}(subscription=? AND due_at=? AND rowid>?)`;
     const later = [
@@ -233,6 +234,29 @@ describe('a batch of calls in the SQLite engine', () => {
     ];
     // The elements, and the next maturity.
     assert.deepEqual(searches, [sameMaturity, later[0], sameMaturity, later[1]]);
+  });
+
+  it('reads a page of elements without those of the same maturity or lease end before it', (t) => {
+    const { store, run } = openStore();
+    run([insert, insert]);
+    const pageOf = (state: 'ready' | 'reserved', after: string | null): Scanned =>
+      run([['scan', QUEUE, '', [state], null, after, 1, false]])[0]?.results[0] as Scanned;
+    const searchesOf = (state: 'ready' | 'reserved'): string[] => {
+      const [next, deliveries] = pageOf(state, null);
+      assert.ok(next !== null && deliveries.length === 1);
+      return searchesBy(t, store, () => pageOf(state, next));
+    };
+    const ofWaiting = 'SEARCH d USING INDEX delivery_waiting ';
+    assert.deepEqual(searchesOf('ready'), [
+      `${ofWaiting}(subscription=? AND due_at=? AND rowid>?)`,
+      `${ofWaiting}(subscription=? AND due_at>? AND due_at<?)`,
+    ]);
+    run([reserve(2)]);
+    const ofReserved = 'SEARCH d USING INDEX delivery_reserved ';
+    assert.deepEqual(searchesOf('reserved'), [
+      `${ofReserved}(subscription=? AND lease_until=? AND rowid>?)`,
+      `${ofReserved}(subscription=? AND lease_until>?)`,
+    ]);
   });
 
   it('has at most 8,192 reservations in memory, which the next count writes', () => {

@@ -188,13 +188,17 @@ const BY_STATE: Readonly<Record<DeliveryState, string>> = {
   reserved: 'd.lease_until IS NOT NULL AND :now IS NOT NULL',
 };
 
-/** The deliveries in a state after a moment and a number. */
-const PAGES = { ready: pageOf('ready'), scheduled: pageOf('scheduled'), reserved: pageOf('reserved') };
+/** The deliveries in a state after a moment and a number; in two searches for the same reason as `readyAfter`. */
+const PAGES = {
+  ready: pageOf('ready', 'due_at', 'dueAt'),
+  scheduled: pageOf('scheduled', 'due_at', 'dueAt'),
+  reserved: pageOf('reserved', 'lease_until', 'leaseUntil'),
+};
 
-function pageOf(state: DeliveryState): string {
-  const key = state === 'reserved' ? 'd.lease_until' : 'd.due_at';
-  return `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.subscription = :subscription AND ${BY_STATE[state]}
-          AND (${key}, d.seq) > (:moment, :seq) ORDER BY ${key}, d.seq LIMIT :limit`;
+function pageOf(state: DeliveryState, key: string, column: string): string {
+  const all = `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.subscription = :subscription AND ${BY_STATE[state]}`;
+  return `${all} AND d.${key} = :moment AND d.seq > :seq
+       UNION ALL ${all} AND d.${key} > :moment ORDER BY ${column}, 1 LIMIT :limit`;
 }
 
 /** Deliveries in a state, in any order: without content, a step of a purge takes a third of the time of a page. */
