@@ -378,7 +378,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a page of a listing skips elements with the same maturity as the last row before it',
     suite: 'storage model',
-    edits: [inWorker('rows.ts', ', d.seq) > (:moment, :seq)', ') > (:moment) AND :seq >= 0')],
+    edits: [inWorker('rows.ts', '= :moment AND d.seq > :seq', '= :moment AND d.seq < -:seq')],
   },
   {
     name: 'a purge leaves reserved elements',
