@@ -300,27 +300,6 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     await server.stop();
   });
 
-  it('repeats a call of unknown outcome that the full server rejects at intervals, not continuously', async () => {
-    const server = await startRedis();
-    const proxy = await TcpProxy.start(server.port);
-    const cli = (...args: string[]): string => redisCli(server.port, ...args);
-    const url = `redis://127.0.0.1:${proxy.port}`;
-    const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock });
-    await engine.start();
-    const caught = proxy.catch(/_put\r\n/, 'deaf');
-    const put = assert.rejects(engine.definitions.put('queue', 'q', 1, 'any'), { code: 'outcome-unknown' });
-    await caught;
-    cli('CONFIG', 'SET', 'maxmemory', '1');
-    cli('CONFIG', 'RESETSTAT');
-    proxy.reset();
-    await put;
-    const [, rejected] = /cmdstat_fcall:.*rejected_calls=(\d+)/.exec(cli('INFO', 'commandstats')) ?? [];
-    assert.ok(Number(rejected) > 1 && Number(rejected) < 100, `${rejected} times`);
-    await engine.stop();
-    await proxy.stop();
-    await server.stop();
-  });
-
   it('names the lack of memory in errors if the server has lost the functions and cannot load them', async () => {
     const server = await startRedis();
     const ownClock = new FakeClock();

@@ -80,7 +80,7 @@ export class RedisStorage extends QueueStorage implements Storage {
       this.context.registry.declare(deadLetterQueues),
       ...queues.map((queue) => {
         const text = options === null ? '' : this.context.policies.encodeOptions(queue, options);
-        return this.batchers.call(queue, OPTIONS, text, { stores: true, creates: true });
+        return this.batchers.call(queue, OPTIONS, text, { creates: true });
       }),
     ]);
   }

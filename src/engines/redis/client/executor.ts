@@ -207,10 +207,6 @@ export class Executor {
         topology.refresh(master);
         return false;
       case 'OOM':
-        // A request that may have been executed is repeated all the same, for its reply: batches by a function that a
-        // full server executes, others until there is memory again. Without pauses, those made 8,000 attempts per
-        // second.
-        if (execution.mayBeDone) return false;
         throw new QuaysideError('storage-full', `${maskedUrl} is out of memory.`);
       case 'NOAUTH':
       case 'WRONGPASS':

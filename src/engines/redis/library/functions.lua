@@ -95,7 +95,7 @@ register('_usage', function(keys)
     end
   end
   return count
-end)
+end, 'no-writes')
 
 -- Counts read at once: a queue of a stream has one for each group with deliveries. 1,000 take about 5 ms.
 local COUNTS_AT_ONCE = 1000
@@ -124,7 +124,7 @@ register('_counts', function(keys, args)
     counted = counted + (isRead and count or 0)
   end
   return { call.now, texts }
-end)
+end, 'no-writes')
 
 -- Definitions: a hash per kind, key -> version, a space, JSON. The node generates a new version for each write, so that
 -- a write which is sent again is recognized.
@@ -154,7 +154,7 @@ register('_put', function(keys, args)
   db('HSET', keys[1], args[1], args[2] .. ' ' .. args[3])
   db('PUBLISH', args[5], args[6])
   return 1
-end, true)
+end)
 
 register('_delete', function(keys, args)
   local stored = db('HGET', keys[1], args[1])
@@ -213,7 +213,7 @@ register('_counters', function(keys)
     count = count + #found[i] / 2
   end
   return found
-end)
+end, 'no-writes')
 
 local function count(counters, h, list, args, from, upTo)
   local isNew = false

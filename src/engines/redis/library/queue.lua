@@ -43,16 +43,16 @@ local function bind()
   concat, spread, sub, byte = table.concat, unpack, string.sub, string.byte
 end
 
--- Registers a function, named like the library followed by `suffix`. If Redis is out of memory, it rejects a plain
--- function before it runs.
-function register(suffix, callback, isPlain)
+-- Registers a function, named like the library followed by `suffix`. flag: 'no-writes' for one that only reads, which
+-- Redis executes also while it rejects changes; '' for one that Redis rejects if it is out of memory.
+function register(suffix, callback, flag)
   redis.register_function({
     function_name = '@RUN@' .. suffix,
     callback = function(keys, args)
       bind()
       return callback(keys, args)
     end,
-    flags = isPlain and {} or { 'allow-oom' },
+    flags = flag == '' and {} or { flag or 'allow-oom' },
   })
 end
 

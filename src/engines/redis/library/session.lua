@@ -245,7 +245,7 @@ local function runList(keys, args)
   return replyOf(results, elements)
 end
 
-register('', run, true)
+register('', run, '')
 register('_full', run)
-register('_list', runList, true)
+register('_list', runList, '')
 register('_list_full', runList)
