@@ -341,16 +341,25 @@ export async function readJson(
 
 /** @throws QuaysideError `invalid-body` */
 export function parseJson(body: Buffer): unknown {
+  const text = jsonText(body);
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw notJson(error);
+  }
+}
+
+/** Returns the text of a JSON body, which may still not be JSON. @throws QuaysideError `invalid-body` */
+export function jsonText(body: Buffer): string {
   if (!isUtf8(body))
     throw new QuaysideError('invalid-body', 'The body is not UTF-8. It must be JSON in UTF-8.');
   if (body.length === 0)
     throw new QuaysideError('invalid-body', 'The body is missing. It must be JSON in UTF-8.');
-  try {
-    return JSON.parse(body.toString('utf8'));
-  } catch (error) {
-    throw new QuaysideError(
-      'invalid-body',
-      `The body is not JSON: ${quote((error as SyntaxError).message)}.`,
-    );
-  }
+  return body.toString('utf8');
+}
+
+/** The error for a body that is not JSON, if `error` is a SyntaxError of its parser; else `error` itself. */
+export function notJson(error: unknown): unknown {
+  if (!(error instanceof SyntaxError)) return error;
+  return new QuaysideError('invalid-body', `The body is not JSON: ${quote(error.message)}.`);
 }

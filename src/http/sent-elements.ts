@@ -14,7 +14,14 @@ import { BytePieces } from '../util/byte-pieces.ts';
 import { quoteBytes, toByteString } from '../util/byte-string.ts';
 import { toMs } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
-import { endOfString, FEW_VALUES, isParsedFast, JsonScanner, SCAN_STEP } from '../util/json-scanner.ts';
+import {
+  endOfString,
+  FEW_VALUES,
+  isParsedFast,
+  JsonScanner,
+  SCAN_STEP,
+  unescaped,
+} from '../util/json-scanner.ts';
 import { quote } from '../util/quote.ts';
 import {
   allowing,
@@ -534,11 +541,6 @@ function* parseCostly(line: string, { properties = {} }: Schema): Generator<null
 function tooManyValues(): QuaysideError {
   const message = `It has more than ${FEW_VALUES} JSON values outside of json. No element needs as many.`;
   return new QuaysideError('invalid-body', message);
-}
-
-/** @param name of a member, as in the text without its quotes */
-function unescaped(name: string): string {
-  return name.includes('\\') ? (JSON.parse(`"${name}"`) as string) : name;
 }
 
 /** Returns the value of a line, which must be an object. @throws QuaysideError `invalid-body` */

@@ -1,3 +1,4 @@
+import { setImmediate as turn } from 'node:timers/promises';
 import type { Broker } from '../broker/broker.ts';
 import type { Queue } from '../broker/queue.ts';
 import { checkDeadLetterQueue, checkOptions, showOptions, toOptions } from '../broker/queue-options.ts';
@@ -12,11 +13,12 @@ import {
 import type { Exchanges } from '../exchange/exchanges.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
-import { atMember, memberPath, parse } from '../model/members.ts';
+import { atMember, memberPath, parse, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 import { declarationMembers, ShownOptions, STRICT } from '../model/records.ts';
+import { isParsedFast, JsonScanner, membersOf, SCAN_STEP } from '../util/json-scanner.ts';
 import { mapInTurns } from '../util/map-in-turns.ts';
-import { namedObject, optional, Type } from '../util/schema.ts';
+import { namedObject, optional, type Schema, Type } from '../util/schema.ts';
 
 /** An exchange of the document. */
 export interface DocumentExchange extends Declaration {
@@ -30,12 +32,15 @@ export interface DocumentQueue {
   readonly options: ShownOptions | null;
 }
 
+/** Those of a namespace, by name. */
+type DocumentQueues = Readonly<Record<string, DocumentQueue>>;
+
 /** The stored definitions of all namespaces, without the configuration. */
 export interface DefinitionsDocument {
   /** By the id that a user who may see all exchanges uses. Exchanges of the configuration file are left out. */
   readonly exchanges: Readonly<Record<string, DocumentExchange>>;
   /** By namespace and name: queues that are paused or have options. */
-  readonly queues: Readonly<Record<string, Readonly<Record<string, DocumentQueue>>>>;
+  readonly queues: Readonly<Record<string, DocumentQueues>>;
 }
 
 const DocumentExchangeSchema = Type.Object(
@@ -94,9 +99,6 @@ interface DefinitionsContext {
   readonly exchanges: Exchanges;
 }
 
-/** Maximum number of exchanges and queues in a document. */
-const MAX_ENTRIES = 20_000;
-
 /**
  * Entries after which other requests are served. To read or check 20,000 takes some tenths of a second. They are
  * compared at once, since ids and versions must not change between the comparison and the first change.
@@ -141,45 +143,90 @@ export function versionOfDefinitions(document: DefinitionsDocument): string {
 }
 
 /**
- * Parses a document. Missing members default to empty, `stopped` and `paused` to false.
+ * Parses a document, entry by entry: `JSON.parse` would block all requests for seconds. Missing members default to
+ * empty, `stopped` and `paused` to false.
+ * @throws SyntaxError if the text is not JSON
  * @throws QuaysideError `invalid-parameter` with the path, `invalid-name`, `namespace-not-found`
  */
-export async function parseDefinitions(payload: unknown, broker: Broker): Promise<DefinitionsDocument> {
-  const { exchanges = {}, queues = {} } = parse(Definitions, payload);
-  const declared = Object.entries(exchanges);
-  const named = Object.entries(queues).map(([ns, ofNamespace]) => [ns, Object.entries(ofNamespace)] as const);
-  const count = named.reduce((sum, [, entries]) => sum + entries.length, declared.length);
-  if (count > MAX_ENTRIES) {
+export async function parseDefinitions(text: string, broker: Broker): Promise<DefinitionsDocument> {
+  let exchanges = new Map<string, DocumentExchange>();
+  let queues = new Map<string, DocumentQueues>();
+  const countEntry = entryCounter(broker);
+  await forEachMember(text, '', async (member, ofMember) => {
+    if (member === 'exchanges') {
+      exchanges = new Map();
+      await forEachMember(ofMember, member, (id, entry) => {
+        countEntry();
+        const value = parseEntry(DocumentExchangeSchema, entry, memberPath(member, id));
+        const { stopped = false, ...declaration } = value;
+        const key = atMember(member, () => checkName('exchange', id));
+        exchanges.set(key, { ...toDeclaration(declaration), stopped });
+      });
+    } else if (member === 'queues') {
+      queues = new Map();
+      await forEachMember(ofMember, member, async (ns, ofNamespace) => {
+        const path = memberPath(member, ns);
+        atMember(path, () => broker.namespace(ns));
+        const wanted = new Map<string, DocumentQueue>();
+        await forEachMember(ofNamespace, path, (name, entry) => {
+          countEntry();
+          const value = parseEntry(DocumentQueueSchema, entry, memberPath(path, name));
+          const { paused = false, options = null } = value;
+          const key = atMember(path, () => checkName('queue', name));
+          wanted.set(key, { paused, options: options && storedOptionsAt(path, name, options) });
+        });
+        queues.set(ns, Object.fromEntries(wanted));
+      });
+    } else parse(Definitions, { [member]: null });
+  });
+  return { exchanges: Object.fromEntries(exchanges), queues: Object.fromEntries(queues) };
+}
+
+function parseEntry<T>(schema: Schema<T>, text: string, path: string): T {
+  if (!isParsedFast(text)) throw invalidParameter(path, `${path} has too many JSON values.`);
+  return parse(schema, JSON.parse(text), path);
+}
+
+/**
+ * Calls `visit` for each member of the JSON text of an object, one after the other. Lets other work run in between.
+ * @param path of the object in the document
+ */
+async function forEachMember(
+  text: string,
+  path: string,
+  visit: (name: string, value: string) => unknown,
+): Promise<void> {
+  const scanner = new JsonScanner(text);
+  if (!scanner.isAtObject()) {
+    while (!scanner.value(SCAN_STEP)) await turn();
+    scanner.end();
+    // One that is not parsed fast has many values: it is an array.
+    throw wrongMember(path, isParsedFast(text) ? JSON.parse(text) : [null], 'an object');
+  }
+  let count = 0;
+  for (const member of membersOf(text)) {
+    if (member !== null) {
+      await visit(...member);
+      count += 1;
+    }
+    if (member === null || count % PER_TURN === 0) await turn();
+  }
+}
+
+/** Returns a function to call for each entry of a document; it throws if the namespaces cannot have as many. */
+function entryCounter(broker: Broker): () => void {
+  const max = broker
+    .namespaces()
+    .reduce((sum, { setup: { maxQueues, maxExchanges } }) => sum + maxQueues + maxExchanges, 0);
+  let count = 0;
+  return () => {
+    count += 1;
+    if (count <= max) return;
     throw invalidParameter(
       '',
-      `The document has ${count} exchanges and queues. At most ${MAX_ENTRIES} are allowed.`,
+      `The document has more than ${max} exchanges and queues, which is all that the namespaces of this server may have (maxQueues, maxExchanges).`,
     );
-  }
-  for (const [ns] of named) atMember(memberPath('queues', ns), () => broker.namespace(ns));
-  const wantedExchanges = await mapInTurns(
-    declared,
-    PER_TURN,
-    ([id, { stopped = false, ...declaration }]) =>
-      [
-        atMember('exchanges', () => checkName('exchange', id)),
-        { ...toDeclaration(declaration), stopped },
-      ] as const,
-  );
-  const wantedQueues: [string, DefinitionsDocument['queues'][string]][] = [];
-  for (const [ns, entries] of named) {
-    const path = memberPath('queues', ns);
-    const wanted = await mapInTurns(
-      entries,
-      PER_TURN,
-      ([name, { paused = false, options = null }]) =>
-        [
-          atMember(path, () => checkName('queue', name)),
-          { paused, options: options && storedOptionsAt(path, name, options) },
-        ] as const,
-    );
-    wantedQueues.push([ns, Object.fromEntries(wanted)]);
-  }
-  return { exchanges: Object.fromEntries(wantedExchanges), queues: Object.fromEntries(wantedQueues) };
+  };
 }
 
 /**

@@ -201,6 +201,25 @@ export function endOfString(text: string, from: number): number {
   return text.length;
 }
 
+/**
+ * Yields name and text of each member of the JSON text of an object, and null after each step of a long member.
+ * @throws SyntaxError if the text is not JSON, or not an object
+ */
+export function* membersOf(text: string): Generator<readonly [name: string, value: string] | null> {
+  const scanner = new JsonScanner(text);
+  for (let name = scanner.nextMember(); name !== null; name = scanner.nextMember()) {
+    const from = scanner.at;
+    while (!scanner.value(SCAN_STEP)) yield null;
+    yield [unescaped(name), text.slice(from, scanner.at)];
+  }
+  scanner.end();
+}
+
+/** @param name of a member, as in the text without its quotes */
+export function unescaped(name: string): string {
+  return name.includes('\\') ? (JSON.parse(`"${name}"`) as string) : name;
+}
+
 /** Whether a text is JSON. */
 export function isJson(text: string): boolean {
   try {

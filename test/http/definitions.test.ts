@@ -144,6 +144,52 @@ describe('A document of definitions', () => {
     assert.ok(read - before >= 10, `it was read in ${read - before} turns`);
   });
 
+  it('may have 32 MiB, since a server may return millions of bytes of definitions', async () => {
+    const client = harness().client();
+    await put(client, { exchanges: { forward: FORWARD } });
+    const { body } = await client.request('GET', '/definitions');
+    const sent = async (bytes: number): Promise<Answer> =>
+      client.request('PUT', '/definitions', {
+        body: Buffer.concat([Buffer.alloc(bytes - body.length, ' '), body]),
+      });
+    const answer = await sent(33_554_432);
+    assert.deepEqual([answer.status, jsonOf<Changes>(answer).changes], [200, []]);
+    const tooLarge = await sent(33_554_433);
+    assert.deepEqual([tooLarge.status, jsonOf<{ code: string }>(tooLarge).code], [413, 'body-too-large']);
+    await put(client, EMPTY, '?prune=1');
+  });
+
+  it('may name all exchanges and queues that the namespaces may have, and no more', async () => {
+    const client = harness().client();
+    // Each of the two namespaces may have 1000 queues and 1000 exchanges.
+    const named = (count: number): unknown => ({
+      queues: { N: Object.fromEntries(Array.from({ length: count }, (_, i) => [`q${i}`, {}])) },
+    });
+    assert.equal((await put(client, named(4000), '?dryRun=1')).status, 200);
+    const answer = await put(client, named(4001), '?dryRun=1');
+    assert.deepEqual([answer.status, jsonOf<{ code: string }>(answer).code], [400, 'invalid-parameter']);
+  });
+
+  it('is rejected if it is not JSON, or an entry has more values than it can need', async () => {
+    const client = harness().client();
+    const sent = async (body: string): Promise<unknown> => {
+      const answer = await client.request('PUT', '/definitions', { body });
+      const { code, parameter } = jsonOf<{ code: string; parameter?: string }>(answer);
+      return [answer.status, code, parameter];
+    };
+    for (const body of ['', 'hello', '{"queues": {"N": {"a": {]}}', '{"queues": {}} x']) {
+      assert.deepEqual(await sent(body), [400, 'invalid-body', undefined], body);
+    }
+    for (const [body, path] of [
+      ['[1, 2]', ''],
+      ['{"queues": 5}', 'queues'],
+      ['{"queues": {"N": []}}', 'queues.N'],
+      [`{"exchanges": {"a": {"dst": [${'0,'.repeat(100_000)}0]}}}`, 'exchanges.a'],
+    ]) {
+      assert.deepEqual(await sent(body ?? ''), [400, 'invalid-parameter', path], body?.slice(0, 64));
+    }
+  });
+
   it('changes what differs, and keeps what it does not name unless prune is set', async () => {
     const client = harness().client();
     await put(client, {

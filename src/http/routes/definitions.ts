@@ -1,5 +1,6 @@
 import type { User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import { LIMITS } from '../../model/limits.ts';
 import {
   applyChanges,
   Definition,
@@ -14,11 +15,8 @@ import { namedObject, orNull, Type } from '../../util/schema.ts';
 import { entityTag, readVersions } from '../head.ts';
 import { jsonPieces } from '../listing.ts';
 import { flag } from '../parameters.ts';
-import { readJson } from '../request.ts';
+import { jsonText, notJson } from '../request.ts';
 import { json, type Route, route } from '../route.ts';
-
-/** Enough for a thousand exchanges with selectors. */
-const MAX_DOCUMENT_BYTES = 4_194_304;
 
 const Change = Type.Object({
   kind: Type.Enum(['exchange', 'queue']),
@@ -77,9 +75,11 @@ export const definitionRoutes: readonly Route[] = [
     ],
     problems: ['invalid-name', 'namespace-not-found', 'precondition-failed', 'storage-unavailable'],
     handle: (call, { dryRun, prune }) =>
-      readJson(call, MAX_DOCUMENT_BYTES, async (payload) => {
+      call.front.limits.readLargeInTurn(call, LIMITS.maxBodyLimit, async (body) => {
         const { parts } = call.front;
-        const wanted = await parseDefinitions(payload, parts.broker);
+        const wanted = await parseDefinitions(jsonText(body), parts.broker).catch((error: unknown) => {
+          throw notJson(error);
+        });
         const present = presentDefinitions(parts);
         const versions = readVersions(call.head);
         if (versions !== null && !versions.has(versionOfDefinitions(present))) {
