@@ -76,10 +76,9 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   }
 
   get signal(): AbortSignal {
-    if (this.#controller === null) {
-      this.#controller = new AbortController();
-      this.#armTimer();
-    }
+    this.#controller ??= new AbortController();
+    // At each read: while the program computes, no timer fires.
+    this.#armTimer();
     return this.#controller.signal;
   }
 
@@ -163,14 +162,15 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     }
   }
 
-  /** Starts the timer that aborts the signal when the lease ends, if the signal is used. */
+  /** Aborts the signal when the lease ends, if the signal is used. */
   #armTimer(): void {
     this.#cancelTimer?.();
-    if (this.#controller === null || !this.isHeld) return;
-    this.#cancelTimer = after(this.leaseLeftMs, () => {
+    const end = (): void => {
       // A commit in flight may still succeed: the server accepts it until another consumer reserves the element.
       if (this.isHeld) this.#controller?.abort(this.#lostError());
-    });
+    };
+    if (this.leaseLeftMs <= 0) end();
+    else if (this.#controller && this.isHeld) this.#cancelTimer = after(this.leaseLeftMs, end);
   }
 
   #lose(outcome: string): QuaysideError {

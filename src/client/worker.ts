@@ -4,6 +4,7 @@ import {
   LeaseLostError,
   QuaysideError,
   quoted,
+  roundedMs,
   StoppedError,
   TimeoutError,
   textOf,
@@ -99,8 +100,8 @@ const MAX_TAKE = 1_000;
 /** A cancel that arrives before the take that it should end has no effect, so it is repeated at this interval. */
 const CANCEL_AGAIN_MS = 100;
 const CANCEL_TIMEOUT_MS = 2_000;
-/** The delay after a failed take, and after many. */
-const FAILED_POLL_MS = { first: 200, max: 5_000 };
+/** The delay after a take or a settlement has failed. */
+const failedPollMs = (failures: number): number => backoffMs(failures, 200, 5_000);
 
 /** A running handler, and the state of its settlement. */
 interface Job<T> {
@@ -154,7 +155,7 @@ export class Worker<T> implements AsyncDisposable {
     this.#handler = handler;
     this.#options = options;
     this.#leaseMs = checkedMs('leaseMs', options.leaseMs ?? LEASE_MS, 1);
-    if (options.handlerTimeoutMs !== undefined) checkedMs('handlerTimeoutMs', options.handlerTimeoutMs, 1);
+    roundedMs('handlerTimeoutMs', options.handlerTimeoutMs, 1);
     this.#concurrency = checkedConcurrency(options.concurrency ?? 1);
   }
 
@@ -221,8 +222,7 @@ export class Worker<T> implements AsyncDisposable {
     this.#onChange?.();
     await this.#endPoll();
     await this.#taking;
-    while (this.#jobs.size > 0 && [...this.#jobs].some(({ isDecided }) => !isDecided))
-      await this.#nextChange();
+    while ([...this.#jobs].some(({ isDecided }) => !isDecided)) await this.#nextChange();
     this.#cancelRenewal();
     await Promise.all(this.#settling);
     this.#emit('stopped');
@@ -253,7 +253,7 @@ export class Worker<T> implements AsyncDisposable {
         if (error instanceof StoppedError) void this.stop();
         // A listener may have stopped the worker.
         if (this.#isStopping) continue;
-        await this.#nextChangeWithin(backoffMs(failures, FAILED_POLL_MS.first, FAILED_POLL_MS.max));
+        await this.#nextChangeWithin(failedPollMs(failures));
       }
     }
   }
@@ -335,16 +335,22 @@ export class Worker<T> implements AsyncDisposable {
   }
 
   #settle(reservation: HeldReservation<T>, settle: () => Promise<void>): void {
-    const settling = settle()
-      .catch((error: unknown) => {
+    const attempt = (failures: number): Promise<void> =>
+      settle().catch(async (error: unknown) => {
         if (error instanceof LeaseLostError) this.#emit('leaseLost', reservation);
         // The handler may have settled its element itself.
-        else if ((error as QuaysideError | null)?.code !== 'already-settled') this.#report(error);
-      })
-      .finally(() => {
-        this.#settling.delete(settling);
-        this.#onChange?.();
+        else if ((error as QuaysideError | null)?.code !== 'already-settled') {
+          this.#report(error);
+          // The handler has ended: without its commit, its work would be done twice.
+          if (this.#isStopping || reservation.leaseLeftMs <= 0) return;
+          await sleep(failedPollMs(failures));
+          await attempt(failures + 1);
+        }
       });
+    const settling = attempt(1).finally(() => {
+      this.#settling.delete(settling);
+      this.#onChange?.();
+    });
     this.#settling.add(settling);
   }
 
@@ -369,7 +375,7 @@ export class Worker<T> implements AsyncDisposable {
   #delayOf({ tries }: HeldReservation<T>, error: unknown): number | undefined {
     try {
       const delayMs = error instanceof RetryLater ? error.delayMs : this.#options.backoff?.(tries, error);
-      return delayMs === undefined ? delayMs : checkedMs('The retry delay', Math.max(0, delayMs));
+      return roundedMs('The retry delay', delayMs && Math.max(0, delayMs));
     } catch (failure) {
       this.#report(failure);
       return undefined;
@@ -390,7 +396,7 @@ export class Worker<T> implements AsyncDisposable {
       this.#returnJob(reservation, () =>
         reservation.rollback({ delayMs: 0, reason: 'the worker was stopped' }),
       );
-      reservation.abort(new StoppedError('The worker was stopped, and its grace period is over.'));
+      reservation.abort(new StoppedError('The worker was stopped; its grace period is over.'));
     }
   }
 

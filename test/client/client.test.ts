@@ -508,6 +508,20 @@ describe('The client', () => {
     assert.equal(left(), 7);
   });
 
+  it('has an aborted signal once its lease has ended, also if the program has let no timer fire since', async (t) => {
+    let now = 0;
+    t.mock.method(performance, 'now', () => now);
+    const { client } = clientAnsweredBy(() => Response.json(TAKEN));
+    const unread = await client.queue('N/busy').reserve({ leaseMs: 30_000 });
+    const read = await client.queue('N/busy').reserve({ leaseMs: 30_000 });
+    assert.equal(read?.signal.aborted, false);
+    now = 30_000;
+    for (const job of [unread, read]) {
+      assert.equal(job?.signal.aborted, true);
+      assert.ok(job.signal.reason instanceof LeaseLostError);
+    }
+  });
+
   it('counts a lease from the start of its response, however long the rest takes to arrive', async (t) => {
     let now = 0;
     t.mock.method(performance, 'now', () => now);

@@ -294,6 +294,57 @@ describe('A worker', () => {
     await failing.close();
   });
 
+  it('repeats a commit that failed until its lease ends, and reports each failure', {
+    timeout: PATIENCE_MS,
+  }, async () => {
+    await client.queue('N/unavailable').insert('x');
+    let failures = 3;
+    const failing = new WatchedClient(server.url, {
+      retry: false,
+      fetch: async (input, init) =>
+        String(input).endsWith('/settle') && failures-- > 0
+          ? new Response(null, { status: 503 })
+          : fetch(input, init),
+    }).client;
+    const queue = failing.queue('N/unavailable');
+    await using worker = new Worker(queue, () => {}, { leaseMs: 10 * PATIENCE_MS });
+    const errors = nextEvents(worker, 'error', 3);
+    await nextEvents(worker.start(), 'committed', 1);
+    for (const [error] of await errors) assert.equal(error.code, 'connection-failed');
+    assert.equal((await queue.status()).total, 0);
+    await worker.stop();
+    await failing.close();
+  });
+
+  it('repeats no commit once its lease has ended, or the worker was stopped', async () => {
+    await client.queue('N/given up').insertMany(['expired', 'stopped']);
+    let commits = 0;
+    const failing = new WatchedClient(server.url, {
+      retry: false,
+      fetch: async (input, init) => {
+        if (!String(input).endsWith('/settle')) return fetch(input, init);
+        if (String(init?.body).includes('commit')) commits += 1;
+        return new Response(null, { status: 503 });
+      },
+    }).client;
+    for (const stops of [false, true]) {
+      const worker = new Worker(
+        failing.queue('N/given up'),
+        async (job) => {
+          if (stops) void worker.stop();
+          else await once(job.signal, 'abort');
+        },
+        { leaseMs: stops ? PATIENCE_MS : 100 },
+      );
+      const errors = nextEvents(worker, 'error', 1);
+      worker.start();
+      await errors;
+      await worker.stop();
+    }
+    await failing.close();
+    assert.equal(commits, 2);
+  });
+
   it('reports a server that does not respond, and takes again', async (t) => {
     let now = 0;
     let requests = 0;
