@@ -11,6 +11,7 @@ import type { Span } from '../tracing/tracer.ts';
 import { quote } from '../util/quote.ts';
 import { JOINED_BYTES } from '../util/sockets.ts';
 import { cookieHeaders, corsHeaders } from './browser.ts';
+import type { HttpConnection } from './connection.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import { clientAddress, isForwardedSecure } from './forwarded.ts';
 import type { Front } from './front.ts';
@@ -33,6 +34,9 @@ export class HttpCall {
   readonly front: Front;
   readonly request: HttpRequest;
   readonly response: HttpResponse;
+  readonly connection: HttpConnection;
+  /** Whether it is a GET or HEAD. A GET may still take an element, and both may occupy their user's turn to list. */
+  readonly isRead: boolean;
   /** The path of the request target, still percent-encoded. */
   path = '';
   /** The query string, without its `?`. */
@@ -67,6 +71,8 @@ export class HttpCall {
     this.#startedAt = front.parts.clock.monotonic();
     this.request = request;
     this.response = response;
+    this.connection = front.connectionOf(request.socket);
+    this.isRead = request.method === 'GET' || request.method === 'HEAD';
   }
 
   /** The authenticated user. Only for routes that require one. */
@@ -131,12 +137,6 @@ export class HttpCall {
   get isSecure(): boolean {
     const { tls, trustedProxies } = this.front.parts.options;
     return tls !== null || isForwardedSecure(this.#peerAddress, this.request.rawHeaders, trustedProxies);
-  }
-
-  /** Whether it is a GET or HEAD. A GET may still take an element, and both may occupy their user's turn to list. */
-  get isRead(): boolean {
-    const { method } = this.request;
-    return method === 'GET' || method === 'HEAD';
   }
 
   /** The client's address, as reported by trusted proxies; '' for a peer of a Unix socket. */

@@ -1,5 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
 import type { User } from '../access/user.ts';
@@ -7,12 +8,12 @@ import { malformedRequest, overloaded, QuaysideError, shuttingDown } from '../mo
 import { checkName } from '../model/names.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
-import { type LiveItem, LiveList } from '../util/live-list.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
 import { checkAccess, HttpCall, UNMATCHED } from './call.ts';
+import { HttpConnection } from './connection.ts';
 import { routeNotFound, unauthorized, upgradeRequired } from './errors.ts';
 import { type RequestHead, rareHeader, readHead } from './head.ts';
 import { RequestLimits } from './limits.ts';
@@ -30,17 +31,14 @@ const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 
 /** Not allowed in a request target: `#`, and everything that clients must percent-encode by the RFC. */
 const INVALID_TARGET_CHARACTER = /[^\x21\x22\x24-\x7e]/;
+/** The scheme and the host of a request target in absolute form. */
 const ABSOLUTE_FORM = /^https?:\/\/[^/?]*/i;
 
 /** Pipelined reads that may wait on one connection for earlier responses; further ones are rejected. */
 const MAX_WAITING_READS = 100;
 
-/** A call that waits for elements. */
-interface WaitingCall extends LiveItem {
-  readonly user: User;
-  /** Called when users were reloaded or an API token has ended. */
-  renewUser(): void;
-}
+/** The property of a socket that has its `HttpConnection`. */
+const CONNECTION = Symbol('connection');
 
 /** Responses that {@link Front.respondInTurn} sends in one turn of the event loop. */
 const RESPONSES_PER_TURN = 50;
@@ -55,20 +53,17 @@ export class Front {
   readonly requestTimes: ReadonlyMap<string, Histogram>;
   readonly nodeLists: NodeLists;
   readonly limits = new RequestLimits();
-  /** Calls that wait for elements. */
-  readonly waitingCalls = new LiveList<WaitingCall>();
   /** The constant header lines of responses without a route. */
   readonly inertLines: string;
   /** The names of response headers that pages of allowed origins may read, separated by commas. */
   readonly exposedHeaders: string;
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
-  readonly #waitingReads = new WeakMap<Socket, number>();
   /** See `respondInTurn`. */
   readonly #pendingResponses: (() => void)[] = [];
-  readonly #connections: UserLimit;
-  /** Connections that are counted in `#connections`. */
-  readonly #countedConnections = new WeakSet<Socket>();
+  /** Open connections with a request. */
+  readonly #connections = new Set<HttpConnection>();
+  readonly #connectionLimit: UserLimit;
   readonly #foreignPageLines: LineLimit;
   /** Set once the server stops: each later response closes its connection. */
   isClosing = false;
@@ -78,7 +73,7 @@ export class Front {
   constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
     this.nodeLists = new NodeLists(parts);
-    this.#connections = connectionLimit('HTTP', parts.options.maxSockets);
+    this.#connectionLimit = connectionLimit('HTTP', parts.options.maxSockets);
     const secured = (lines: string) => (parts.options.tls === null ? lines : lines + HSTS);
     const routes = table.map((route) => ({ ...route, responseLines: secured(route.responseLines) }));
     this.router = new Router(routes);
@@ -100,6 +95,28 @@ export class Front {
     this.parts.events.drain();
   }
 
+  /** The connection of a socket; a new one at its first request. */
+  connectionOf(socket: Duplex & { [CONNECTION]?: HttpConnection }): HttpConnection {
+    const known = socket[CONNECTION];
+    if (known !== undefined) return known;
+    const connection = new HttpConnection(socket);
+    socket[CONNECTION] = connection;
+    this.#connections.add(connection);
+    socket.once('close', () => {
+      this.#connections.delete(connection);
+      this.#connectionLimit.exit(connection.countedFor);
+    });
+    return connection;
+  }
+
+  /**
+   * Ends waiting calls whose user no longer exists or may no longer read there.
+   * @param affected only the calls of these users; null: of all
+   */
+  renewUsers(affected: ReadonlySet<User> | null): void {
+    for (const { waitingCall } of this.#connections) waitingCall?.renewUser?.(affected);
+  }
+
   /** Writes the pending counts of log lines that were left out. Call after the last request. */
   flushLog(): void {
     this.#foreignPageLines.flush();
@@ -110,17 +127,9 @@ export class Front {
     const call = new HttpCall(this, request, response);
     if (this.parts.options.logsAccess) this.#logAccess(call);
     const { tracer } = this.parts;
-    if (tracer === undefined) this.#begin(call);
-    else traceRequest(call, tracer, () => this.#begin(call));
+    if (tracer === undefined) this.#admit(call);
+    else traceRequest(call, tracer, () => this.#admit(call));
   };
-
-  #begin(call: HttpCall): void {
-    const { response } = call;
-    // Node assigns the socket to a response once the earlier responses on the connection are sent.
-    const isPipelined = response.socket === null && call.isRead;
-    if (isPipelined) this.inTurn(call, () => this.#admit(call));
-    else this.#admit(call);
-  }
 
   /**
    * Starts a pipelined GET, HEAD or take of many once the earlier responses on its connection are sent. Otherwise a
@@ -132,9 +141,8 @@ export class Front {
       start();
       return;
     }
-    const { socket } = call.request;
-    const waiting = this.#waitingReads.get(socket) ?? 0;
-    if (waiting >= MAX_WAITING_READS) {
+    const { connection } = call;
+    if (connection.waitingReads >= MAX_WAITING_READS) {
       call.fail(
         overloaded(
           `${MAX_WAITING_READS} pipelined GETs, HEADs and takes wait on this connection, the limit. Read their responses first.`,
@@ -142,9 +150,9 @@ export class Front {
       );
       return;
     }
-    this.#waitingReads.set(socket, waiting + 1);
+    connection.waitingReads += 1;
     call.response.once('socket', () => {
-      this.#waitingReads.set(socket, (this.#waitingReads.get(socket) ?? 1) - 1);
+      connection.waitingReads -= 1;
       // Node is still assigning the socket, and would mistake a response that is written now for a buffered one.
       queueMicrotask(() => withinSpan(call, start));
     });
@@ -165,7 +173,7 @@ export class Front {
 
   /** Whether a request to upgrade its connection goes to {@link upgrade}; others are handled like any request. */
   isUpgrade({ method, url = '', rawHeaders }: HttpRequest): boolean {
-    const [path = ''] = originFormOf(url).split('?', 1);
+    const [path = ''] = url.replace(ABSOLUTE_FORM, '').split('?', 1);
     if (method !== 'GET' || this.parts.upgrades?.has(path) !== true) return false;
     return rareHeader(rawHeaders, 'upgrade')?.toLowerCase() === 'websocket';
   }
@@ -197,7 +205,7 @@ export class Front {
       checkNoBody(call.head);
       const { address } = call;
       const onAccepted = (): void => response.detachSocket(socket);
-      const onLogin = (user: string): void => this.#countConnection(socket, user);
+      const onLogin = (user: string): void => this.#countConnection(call, user);
       upgrade({ rawHeaders: request.rawHeaders, address, socket, head, onAccepted, onLogin });
     } catch (error) {
       call.fail(error);
@@ -263,9 +271,15 @@ export class Front {
 
   /** Authenticates before routing, so that anonymous callers cannot probe paths. */
   #admit(call: HttpCall): void {
+    const { request, response } = call;
+    // Node assigns the socket to a response once the earlier responses on the connection are sent.
+    const isPipelined = response.socket === null && call.isRead;
+    if (isPipelined) {
+      this.inTurn(call, () => this.#admit(call));
+      return;
+    }
     try {
-      const { request } = call;
-      checkVersion(request);
+      if (request.httpVersionMajor !== 1) throw unsupportedVersion(request);
       const head = readHead(request.rawHeaders, request.httpVersionMinor === 0);
       call.head = head;
       splitTarget(call, request.url ?? '');
@@ -299,7 +313,7 @@ export class Front {
   /** Finds the route, checks access, sets the namespace and the queue of the path, and calls the handler. */
   #dispatch(call: HttpCall): void {
     const user = call.login;
-    if (user !== null) this.#countConnection(call.request.socket, user.name, call);
+    if (user !== null) this.#countConnection(call, user.name);
     const match = this.router.find(call.request.method ?? '', call.path);
     if (match === null && this.parts.upgrades?.has(call.path) === true) throw upgradeRequired(call);
     if (user === null && match?.route.access !== 'open') throw unauthorized(call);
@@ -325,16 +339,15 @@ export class Front {
    * Counts a connection for the user of its first authenticated request; a proxy's connections carry many users.
    * @throws QuaysideError `overloaded`
    */
-  #countConnection(socket: Socket, user: string, call: HttpCall | null = null): void {
-    if (this.#countedConnections.has(socket) || socket.destroyed) return;
+  #countConnection({ connection, response, isGone }: HttpCall, user: string): void {
+    if (connection.countedFor !== null || isGone) return;
     try {
-      this.#connections.enter(user);
+      this.#connectionLimit.enter(user);
     } catch (error) {
-      if (call !== null) call.response.shouldKeepAlive = false;
+      response.shouldKeepAlive = false;
       throw error;
     }
-    this.#countedConnections.add(socket);
-    socket.once('close', () => this.#connections.exit(user));
+    connection.countedFor = user;
   }
 
   /** Logs an audited operation once it has succeeded (docs/operate/log-events.md). */
@@ -385,9 +398,8 @@ export class Front {
 }
 
 /** Node also accepts HTTP/0.9, which has no headers, and HTTP/2.0, and would respond as if they were HTTP/1.1. */
-function checkVersion({ httpVersionMajor, httpVersion }: HttpRequest): void {
-  if (httpVersionMajor === 1) return;
-  throw malformedRequest(`HTTP/${httpVersion} is not supported. Allowed: HTTP/1.1 and HTTP/1.0.`);
+function unsupportedVersion({ httpVersion }: HttpRequest): QuaysideError {
+  return malformedRequest(`HTTP/${httpVersion} is not supported. Allowed: HTTP/1.1 and HTTP/1.0.`);
 }
 
 /** @throws QuaysideError `malformed-request` for an upgrade request with a body, which would be read as frames */
@@ -411,21 +423,14 @@ function splitTarget(call: HttpCall, target: string): void {
       `The request target ${quote(target)} has ${quote(bad)}, which must be percent-encoded.`,
     );
   }
-  const originForm = originFormOf(target);
+  const originForm = target.replace(ABSOLUTE_FORM, '');
   const queryAt = originForm.indexOf('?');
   call.path = queryAt === -1 ? originForm : originForm.slice(0, queryAt);
   if (queryAt !== -1) call.search = originForm.slice(queryAt + 1);
-  if (call.path.charCodeAt(0) !== SLASH) {
+  if (!call.path.startsWith('/')) {
     throw malformedRequest(`The request target ${quote(target)} has no path. It must start with /.`);
   }
 }
-
-/** The target without the scheme and the host of an absolute form. */
-function originFormOf(target: string): string {
-  return target.charCodeAt(0) === SLASH ? target : target.replace(ABSOLUTE_FORM, '');
-}
-
-const SLASH = 0x2f;
 
 /** The codes of a blocked get that ends without an element, which is not a rejection. */
 const ENDED_WAITS: ReadonlySet<string> = new Set(['pop-timeout', 'pop-cancelled']);

@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { bodyTooLarge, malformedRequest, QuaysideError } from '../model/errors.ts';
+import { bodyTooLarge, QuaysideError } from '../model/errors.ts';
 import { BytePieces } from '../util/byte-pieces.ts';
 import type { Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
@@ -21,63 +21,6 @@ const DISCARDED_BYTES = 8 * 1_048_576;
 
 /** Connections whose request has a time limit of its own, so that Node's for a whole request does not apply. */
 export const OWN_TIME_LIMIT = new WeakSet<Duplex>();
-
-/** Connections on which no further request can be read. */
-const UNREADABLE = new WeakSet<Duplex>();
-
-/** The event of a socket on which no further request can be read. */
-const UNREADABLE_EVENT = 'unreadable';
-
-export function isUnreadable(socket: Duplex): boolean {
-  return UNREADABLE.has(socket);
-}
-
-export function markUnreadable(socket: Duplex): void {
-  UNREADABLE.add(socket);
-  socket.emit(UNREADABLE_EVENT);
-}
-
-/**
- * Calls `run` when the client has closed its half of a connection, or nothing more can be read from it: a call that
- * waits then ends as if the client had disconnected. @returns a function that cancels this
- */
-export function onInputEnd(socket: Duplex, run: () => void): () => void {
-  socket.on('end', run);
-  socket.on(UNREADABLE_EVENT, run);
-  return () => {
-    socket.off('end', run);
-    socket.off(UNREADABLE_EVENT, run);
-  };
-}
-
-/** Whether the client has closed its half of a connection, or nothing more can be read from it. */
-export function hasInputEnded(socket: Socket): boolean {
-  return socket.readableEnded || isUnreadable(socket);
-}
-
-/** The error of a call that cannot wait, since the input of its connection has ended. */
-export function inputEnded(socket: Socket): QuaysideError {
-  return malformedRequest(
-    isUnreadable(socket)
-      ? 'The bytes behind this request are not a request, so its connection is closed before the response has ended. Check the Content-Length, which counts bytes.'
-      : 'The client closed its sending side before the response had ended. Keep it open until then: otherwise the client looks like one that has disconnected.',
-  );
-}
-
-/**
- * Calls `run` when the server pauses reading from a connection for longer than a moment: too much waits to be written,
- * or a body waits for its reader. While paused, it does not notice that the client closes its half.
- * @returns a function that cancels this
- */
-export function onPause(socket: Socket, run: () => void): () => void {
-  const check = (): void => {
-    setImmediate(() => {
-      if (socket.isPaused()) run();
-    });
-  };
-  socket.on('pause', check);
-  return () => socket.off('pause', check);
-}
 
 /** Receives a body; null: it exceeds the limit. Not called if the client disconnects before the end of the body. */
 type OnBody = (body: Buffer | null) => void;

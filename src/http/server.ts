@@ -22,7 +22,7 @@ import { errorResponse } from './errors.ts';
 import { Front } from './front.ts';
 import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
-import { HttpRequest, isUnreadable, markUnreadable, OWN_TIME_LIMIT, requestTimeout } from './request.ts';
+import { HttpRequest, OWN_TIME_LIMIT, requestTimeout } from './request.ts';
 import { HttpResponse } from './response.ts';
 import { headerLines, METHODS, type Method, type Route, type Router } from './route.ts';
 import { routeTable } from './routes/table.ts';
@@ -99,8 +99,7 @@ export class HttpServer implements Service {
    * @param users only the calls of these users; null: of all
    */
   renewUsers(users: ReadonlySet<User> | null = null): void {
-    for (const call of this.#front.waitingCalls.items())
-      if (users === null || users.has(call.user)) call.renewUser();
+    this.#front.renewUsers(users);
   }
 
   #listenTo(server: Server<typeof HttpRequest, typeof HttpResponse>): void {
@@ -221,9 +220,13 @@ function respondToUnreadable(thrown: Error, socket: Duplex, front: Front): void 
   if (error.code === TIMED_OUT && OWN_TIME_LIMIT.has(socket)) return;
   // Any other error is a broken connection or a failed TLS handshake: the client could not read a response.
   const isProtocolError = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
-  if (!isProtocolError) socket.destroy();
-  else if (!isUnreadable(socket)) {
-    markUnreadable(socket);
+  if (!isProtocolError) {
+    socket.destroy();
+    return;
+  }
+  const connection = front.connectionOf(socket);
+  if (!connection.isUnreadable) {
+    connection.markUnreadable();
     endInTurn(socket, rejectionFor(error, front.router), front.inertLines);
   }
 }
@@ -242,11 +245,11 @@ function endInTurn(socket: Duplex, error: QuaysideError, lines: string): void {
 }
 
 /** Rejects CONNECT, which requests a tunnel; Node passes on the bare connection. */
-function rejectTunnel(socket: Duplex, { inertLines }: Front): void {
+function rejectTunnel(socket: Duplex, front: Front): void {
   // Node has released this socket, and no longer handles its errors.
   socket.on('error', () => socket.destroy());
-  markUnreadable(socket);
-  endInTurn(socket, unknownMethod('CONNECT', METHODS), inertLines);
+  front.connectionOf(socket).markUnreadable();
+  endInTurn(socket, unknownMethod('CONNECT', METHODS), front.inertLines);
 }
 
 function rejectionFor(

@@ -57,7 +57,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'one user can use all HTTP connections',
     suite: 'connections of users',
-    edits: edit('http/front.ts', 'this.#connections.enter(user);', ''),
+    edits: edit('http/front.ts', 'this.#connectionLimit.enter(user);', ''),
   },
   {
     name: 'a joint take takes in two queues concurrently',

@@ -51,7 +51,11 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a stream of events outlives its session',
     suite: 'console sessions',
-    edits: edit('http/routes/events.ts', 'session?.onEnd(onEnd)', 'session?.onEnd(() => {})'),
+    edits: edit(
+      'http/routes/events.ts',
+      'session?.onEnd(() => this.onInputEnd())',
+      'session?.onEnd(() => {})',
+    ),
   },
   {
     name: 'a waiting get takes an element after its session has ended',

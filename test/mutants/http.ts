@@ -55,12 +55,12 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a get waits on a connection that is no longer read, and takes an element for a client that disconnected',
     suite: 'HTTP pipelining',
-    edits: edit('http/request.ts', "  socket.on('pause', check);\n", ''),
+    edits: edit('http/connection.ts', 'if (socket.isPaused()) this.waitingCall?.onPause?.();', ''),
   },
   {
     name: 'a get starts to wait on a connection that is not read',
     suite: 'HTTP pipelining',
-    edits: edit('http/routes/takes.ts', '  if (socket.isPaused()) throw inputPaused();\n', ''),
+    edits: edit('http/routes/takes.ts', '  if (request.socket.isPaused()) throw inputPaused();\n', ''),
   },
   {
     name: 'a client that half-closes is disconnected',
@@ -74,7 +74,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a get of a client that half-closed keeps waiting, and takes an element after the client disconnected',
     suite: 'HTTP half-closed',
-    edits: edit('http/request.ts', "  socket.on('end', run);\n", ''),
+    edits: edit('http/connection.ts', "socket.on('end', () => this.waitingCall?.onInputEnd());", ''),
   },
   {
     name: 'a malformed request behind a pending insert is answered instead of the insert',
@@ -84,7 +84,11 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a waiting call before a malformed request takes an element',
     suite: 'HTTP framing',
-    edits: edit('http/request.ts', '  socket.on(UNREADABLE_EVENT, run);\n', ''),
+    edits: edit(
+      'http/connection.ts',
+      'this.#isUnreadable = true;\n    this.waitingCall?.onInputEnd();',
+      'this.#isUnreadable = true;',
+    ),
   },
   {
     name: 'responses to clients that take and do not read fill the memory',

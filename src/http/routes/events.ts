@@ -7,8 +7,8 @@ import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
+import type { WaitingCall } from '../connection.ts';
 import { nameOf, type QueryParameter } from '../parameters.ts';
-import { hasInputEnded, inputEnded, onInputEnd } from '../request.ts';
 import { INERT_HEADERS, type Route, route } from '../route.ts';
 
 const kinds: QueryParameter<readonly EventKind[] | null> = {
@@ -75,7 +75,7 @@ export const eventRoutes: readonly Route[] = [
 /**
  * A response of server-sent events for one subscriber. It ends when the client disconnects or the subscription ends.
  */
-class EventStream implements EventSink {
+class EventStream implements EventSink, WaitingCall {
   readonly #call: HttpCall;
   #subscription: EventSubscription | null = null;
 
@@ -90,27 +90,27 @@ class EventStream implements EventSink {
    * from the client
    */
   start(events: EventPublisher, filter: EventFilter): void {
-    const { user, head, request, response, session, isGone } = this.#call;
+    const { user, head, connection, response, session, isGone } = this.#call;
     if (isGone) return;
-    const { socket } = request;
-    if (hasInputEnded(socket)) throw inputEnded(socket);
+    if (connection.hasInputEnded) throw connection.inputEnded();
     this.#subscription = events.subscribe({
       user,
       filter,
       lastEventId: head.lastEventId,
       sink: this,
     });
-    const onEnd = (): void => {
-      this.#subscription?.close();
-      response.end();
-    };
-    const forgetInput = onInputEnd(socket, onEnd);
-    const forgetSession = session?.onEnd(onEnd);
+    connection.waitingCall = this;
+    const forgetSession = session?.onEnd(() => this.onInputEnd());
     response.once('close', () => {
-      forgetInput();
+      if (connection.waitingCall === this) connection.waitingCall = null;
       forgetSession?.();
       this.#subscription?.close();
     });
+  }
+
+  onInputEnd(): void {
+    this.#subscription?.close();
+    this.#call.response.end();
   }
 
   write(bytes: Buffer, onWritten: () => void): void {

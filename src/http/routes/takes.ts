@@ -1,4 +1,3 @@
-import type { Socket } from 'node:net';
 import { checkRight, type User } from '../../access/user.ts';
 import { requireCapability } from '../../broker/capabilities.ts';
 import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
@@ -25,9 +24,10 @@ import {
   Type,
 } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
+import type { WaitingCall } from '../connection.ts';
 import type { RequestHead } from '../head.ts';
 import { flag, group, nameOf, oneOf, type QueryParameter, wholeNumber } from '../parameters.ts';
-import { hasInputEnded, inputEnded, onInputEnd, onPause, parseJson, readBody } from '../request.ts';
+import { parseJson, readBody } from '../request.ts';
 import { type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
 import {
@@ -409,8 +409,7 @@ function readableNamespace({ user, front }: HttpCall, ns: string): Namespace {
  *   elements of the response are returned to their places.
  * - over: response sent, wait ended without an element, or client disconnected.
  */
-class Take implements Sink {
-  place = -1;
+class Take implements Sink, WaitingCall {
   readonly #call: HttpCall;
   /** Null: a single element, byte for byte. */
   readonly #format: ManyFormat | null;
@@ -466,14 +465,11 @@ class Take implements Sink {
     this.#call.fail(reason.with({ extra: { ...extra, tid } }));
   }
 
-  get user(): User {
-    return this.#call.user;
-  }
-
-  renewUser(): void {
+  renewUser(affected: ReadonlySet<User> | null): void {
+    if (affected?.has(this.#call.user) === false) return;
     try {
       this.#call.renewUser();
-      for (const { namespace } of this.#queues) checkRight(this.user, 'read', namespace.name);
+      for (const { namespace } of this.#queues) checkRight(this.#call.user, 'read', namespace.name);
     } catch (error) {
       this.#reject(error);
     }
@@ -487,28 +483,34 @@ class Take implements Sink {
   }
 
   #watchClient(): void {
-    const { request, response, front, session } = this.#call;
-    const { socket } = request;
-    front.waitingCalls.add(this);
+    const { connection, response, session } = this.#call;
+    connection.waitingCall = this;
     const forgetSession = session?.onEnd(() => this.#reject(this.#call.sessionLost()));
-    const abandonWait = (reason: (socket: Socket) => QuaysideError): void => {
-      // A client that half-closed after the delivery still reads, so only the close of the connection returns the
-      // elements. A long response is built in several turns before its first byte is written; without the check of
-      // `#unsent` it would still be written after its elements were returned.
-      if (this.#unsent.length > 0 || response.headersSent || this.#call.isGone) return;
-      this.#abandon();
-      front.respondInTurn(() => {
-        if (!response.headersSent && !this.#call.isGone) this.#call.fail(reason(socket));
-      });
-    };
-    const forgetInput = onInputEnd(socket, () => abandonWait(inputEnded));
-    const forgetPause = onPause(socket, () => abandonWait(inputPaused));
     response.on('close', () => {
-      front.waitingCalls.remove(this);
+      // The next call on the connection may wait already.
+      if (connection.waitingCall === this) connection.waitingCall = null;
       forgetSession?.();
-      forgetInput();
-      forgetPause();
       this.#abandon();
+    });
+  }
+
+  onInputEnd(): void {
+    this.#abandonWait(() => this.#call.connection.inputEnded());
+  }
+
+  onPause(): void {
+    this.#abandonWait(inputPaused);
+  }
+
+  #abandonWait(reason: () => QuaysideError): void {
+    const { response, front } = this.#call;
+    // A client that half-closed after the delivery still reads, so only the close of the connection returns the
+    // elements. A long response is built in several turns before its first byte is written; without the check of
+    // `#unsent` it would still be written after its elements were returned.
+    if (this.#unsent.length > 0 || response.headersSent || this.#call.isGone) return;
+    this.#abandon();
+    front.respondInTurn(() => {
+      if (!response.headersSent && !this.#call.isGone) this.#call.fail(reason());
     });
   }
 
@@ -562,10 +564,10 @@ class Take implements Sink {
  * @throws QuaysideError `malformed-request` if the client closed its half of the connection, `overloaded` if the server
  * could not notice that because it does not read
  */
-function isGone({ request: { socket }, isGone }: HttpCall): boolean {
+function isGone({ request, connection, isGone }: HttpCall): boolean {
   if (isGone) return true;
-  if (hasInputEnded(socket)) throw inputEnded(socket);
-  if (socket.isPaused()) throw inputPaused();
+  if (connection.hasInputEnded) throw connection.inputEnded();
+  if (request.socket.isPaused()) throw inputPaused();
   return false;
 }
 
