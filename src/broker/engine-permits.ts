@@ -59,19 +59,17 @@ export class EnginePermits {
     elements: readonly Pick<NewElement, 'body' | 'headers'>[],
     store: () => Promise<T>,
   ): Promise<T> {
-    if (user !== null) return this.#inserts.run(user, store, { size: sizeOf(elements) });
+    if (user !== null) {
+      let size = elements.length * ELEMENT_BYTES;
+      for (const element of elements) size += contentBytes(element);
+      return this.#inserts.run(user, store, { size });
+    }
     try {
       return store();
     } catch (error) {
       return Promise.reject(error);
     }
   }
-}
-
-function sizeOf(elements: readonly Pick<NewElement, 'body' | 'headers'>[]): number {
-  let size = elements.length * ELEMENT_BYTES;
-  for (const element of elements) size += contentBytes(element);
-  return size;
 }
 
 function insertRejection(): QuaysideError {

@@ -127,11 +127,12 @@ export class Namespace {
   readonly cluster: Cluster;
   /** The names of the queues that are paused. */
   readonly pausedNames: ReadonlySet<string>;
+  /** The wait queues of this node, by queue and group. */
+  readonly waitQueues: ReadonlyMap<string, ReadonlyMap<GroupName, WaitQueue>>;
   sweeper: LeaseSweeper;
   permits: EnginePermits;
   /** Handles of known queues. */
   readonly #queues = new Map<string, Queue>();
-  /** Wait queues of this node, by queue and group. */
   readonly #waitQueues = new Map<string, Map<GroupName, WaitQueue>>();
   /** Names that the engine knows: the first use of another one is recognized, and counts against `maxQueues`. */
   #known = new Set<string>();
@@ -159,6 +160,7 @@ export class Namespace {
     const { policy, storage, signaller } = setup;
     this.setup = setup;
     this.pausedNames = this.#paused;
+    this.waitQueues = this.#waitQueues;
     this.#shared = shared;
     this.sweeper = sweeper;
     this.permits = permits;
@@ -361,11 +363,6 @@ export class Namespace {
     // Clients can invent any number of unknown names, so the handles of these are not kept.
     if (this.#known.has(name)) this.#queues.set(ownName, queue);
     return queue;
-  }
-
-  /** The wait queues of a queue on this node, by group; undefined if there are none. */
-  waitQueues(name: string): ReadonlyMap<GroupName, WaitQueue> | undefined {
-    return this.#waitQueues.get(name);
   }
 
   addWaitQueue({ name }: QueueKey, waitQueue: WaitQueue): WaitQueue {

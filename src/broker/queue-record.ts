@@ -17,6 +17,8 @@ export function queueRecord(
   const { namespace, paused } = queue;
   const { name, type, capabilities, isStream } = namespace;
   const oldestMs = oldestReadyMs(queue, counts);
+  const totals = sumOf(counters);
+  const allStats = isStream ? { ...totals, groups: namedGroups(counters) } : totals;
   const { url, signaller, stats } = namespace.setup.shown;
   return {
     type,
@@ -31,12 +33,12 @@ export function queueRecord(
       },
       stats: { type: stats.type, opts: { url: stats.url, coll: stats.coll } },
     },
-    stats: group === null ? statsRecord(counters, isStream) : (counters.get(group) ?? zeroCounters()),
+    stats: group === null ? allStats : (counters.get(group) ?? zeroCounters()),
     paused,
     ...shownSizes(counts),
-    ...(isStream && group === null && { groups: byGroup(counts.groups, shownSizes) }),
+    ...(isStream && group === null && { groups: sizesByGroup(counts) }),
     oldestReadyAge: oldestMs === null ? null : Math.round(oldestMs) / 1000,
-    ...(group === null && { rates: namespace.activity.rates(queue.key.name, sumOf(counters)) }),
+    ...(group === null && { rates: namespace.activity.rates(queue.key.name, totals) }),
   };
 }
 
@@ -80,11 +82,15 @@ function sumOf(counters: ReadonlyMap<GroupName, Counters>): Counters {
   return sum;
 }
 
-function statsRecord(counters: ReadonlyMap<GroupName, Counters>, isStream: boolean): QueueRecord['stats'] {
-  const sum = sumOf(counters);
-  if (!isStream) return sum;
-  const named = new Map([...counters].filter(([group]) => group !== PLAIN_GROUP));
-  return { ...sum, groups: byGroup(named, (groupCounters) => groupCounters) };
+// Group names come from clients: `Object.fromEntries` defines, so `__proto__` is a key like any other.
+
+function namedGroups(counters: ReadonlyMap<GroupName, Counters>): Record<GroupName, Counters> {
+  const { [PLAIN_GROUP]: _, ...named } = Object.fromEntries(counters);
+  return named;
+}
+
+function sizesByGroup({ groups }: QueueCounts): Record<GroupName, QueueSizes> {
+  return Object.fromEntries([...groups].map(([name, counts]) => [name, shownSizes(counts)]));
 }
 
 /** The counts under the names of the spec. */
@@ -96,12 +102,4 @@ export function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupCo
     schedSize: scheduled,
     resvSize: reserved,
   };
-}
-
-/** Group names come from clients: `Object.fromEntries` defines, so `__proto__` is a key like any other. */
-function byGroup<From, To>(
-  groups: ReadonlyMap<GroupName, From>,
-  show: (value: From) => To,
-): Record<GroupName, To> {
-  return Object.fromEntries([...groups].map(([name, value]) => [name, show(value)]));
 }

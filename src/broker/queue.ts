@@ -162,7 +162,7 @@ export class Queue {
     }: QueueInsertOptions = {},
   ): Promise<ElementId[]> {
     const { namespace } = this;
-    const { capacity, meter } = namespace;
+    const { capacity, clock, meter } = namespace;
     const { ttlMs, maxElements } = this.settings;
     const elements =
       ttlMs === null || keepsExpiry ? given : given.map((element) => this.expiring(element, ttlMs));
@@ -171,7 +171,7 @@ export class Queue {
     const repeats = hasKeys ? new Repeats() : null;
     const signal = this.#readySignal();
     // One deadline for the wait for a permit, the reads of usage and the engine.
-    const leftMs = this.#timeLeft();
+    const deadlineAt = clock.monotonic() + CALL_TIMEOUT_MS;
     const insert = (): Promise<ElementId[]> => {
       onSent?.();
       // Read `storage` now: a migration may have started while the insert waited for capacity.
@@ -179,7 +179,7 @@ export class Queue {
         signal,
         onRepeat: repeats?.note ?? null,
         request,
-        leftMs: leftMs(),
+        leftMs: deadlineAt - clock.monotonic(),
       });
       this.#wakeFor(elements);
       return inserting;
@@ -194,7 +194,7 @@ export class Queue {
     const mayRepeat =
       hasKeys && (bound !== null || capacity !== null) && namespace.knownNames.has(this.key.name);
     const begin = mayRepeat
-      ? () => unlessRepeated(admit, () => this.#areRepeats(elements, request, leftMs), insert)
+      ? () => unlessRepeated(admit, () => this.#areRepeats(elements, request, deadlineAt), insert)
       : admit;
     namespace.noteSizes(this.key, elements);
     const stored = namespace.permits.insert(user, elements, begin);
@@ -226,19 +226,12 @@ export class Queue {
   #areRepeats(
     elements: readonly NewElement[],
     request: RequestKey | null,
-    leftMs: () => number,
+    deadlineAt: number,
   ): Promise<boolean> {
-    const { storage } = this.namespace;
+    const { clock, storage } = this.namespace;
     const insert: Storage['insert'] = (queue, probes, options) =>
-      storage.insert(queue, probes, { ...options, leftMs: leftMs() });
+      storage.insert(queue, probes, { ...options, leftMs: deadlineAt - clock.monotonic() });
     return areAllSeen({ insert }, this.key, elements, request);
-  }
-
-  /** Starts the deadline of a call. Returns a function for the milliseconds that remain. */
-  #timeLeft(): () => number {
-    const { clock } = this.namespace;
-    const deadlineAt = clock.monotonic() + CALL_TIMEOUT_MS;
-    return () => deadlineAt - clock.monotonic();
   }
 
   /** Returns the element, with the queue's time to live if it has none of its own. */
@@ -260,7 +253,7 @@ export class Queue {
    */
   async transfer(given: readonly QueueMove[], user: string | null = null): Promise<SettleResult[]> {
     const { namespace } = this;
-    const { storage, meter } = namespace;
+    const { clock, meter, storage } = namespace;
     const isExpiring = given.some(({ inserts }) =>
       inserts.some(({ queue }) => queue.settings.ttlMs !== null),
     );
@@ -270,12 +263,12 @@ export class Queue {
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(toInsert) }),
     );
     // All these queues share the present engine. Read `storage` before any wait: a migration may start during it.
-    const leftMs = this.#timeLeft();
+    const deadlineAt = clock.monotonic() + CALL_TIMEOUT_MS;
     const wake = (): void => {
       for (const [queue, elements] of targets) queue.#wakeFor(elements);
     };
     const settle = (): Promise<SettleResult[]> => {
-      const settling = storage.settle(items, { leftMs: leftMs() });
+      const settling = storage.settle(items, { leftMs: deadlineAt - clock.monotonic() });
       if (storage.ordersTransfers) wake();
       else settling.then(wake, wake);
       return settling;
@@ -330,7 +323,7 @@ export class Queue {
    * maturities. If storing fails, the takes find nothing, which is harmless.
    */
   #wakeFor(elements: readonly NewElement[]): void {
-    const waitQueues = this.namespace.waitQueues(this.key.name);
+    const waitQueues = this.namespace.waitQueues.get(this.key.name);
     if (waitQueues === undefined) return;
     for (const { element, count } of runsOf(elements)) {
       const { matureAt, delayMs, groups } = element;
@@ -383,13 +376,14 @@ export class Queue {
   waitQueue(group: GroupName): WaitQueue {
     const { namespace, key } = this;
     return (
-      namespace.waitQueues(key.name)?.get(group) ?? namespace.addWaitQueue(key, new WaitQueue(this, group))
+      namespace.waitQueues.get(key.name)?.get(group) ??
+      namespace.addWaitQueue(key, new WaitQueue(this, group))
     );
   }
 
   /** The client disconnected: the consumer receives no element from now on. Harmless after the call has ended. */
   leave(consumer: Consumer): void {
-    this.namespace.waitQueues(this.key.name)?.get(consumer.group)?.leave(consumer);
+    this.namespace.waitQueues.get(this.key.name)?.get(consumer.group)?.leave(consumer);
   }
 
   /**
@@ -503,8 +497,9 @@ export class Queue {
     after: Promise<unknown> | null = null,
   ): Promise<readonly SettleResult[]> {
     if (after === null) return this.#settle(items, asIs);
-    const leftMs = this.#timeLeft();
-    return after.then(() => this.#settle(items, asIs, { leftMs: leftMs() }));
+    const { clock } = this.namespace;
+    const deadlineAt = clock.monotonic() + CALL_TIMEOUT_MS;
+    return after.then(() => this.#settle(items, asIs, { leftMs: deadlineAt - clock.monotonic() }));
   }
 
   /** Extends a lease to `leaseMs` from now (null: the queue's lease) and returns its end. @throws as `settle` */
@@ -582,7 +577,7 @@ export class Queue {
 
   /** `count` elements become eligible for a group in `inMs`. */
   #wake(group: GroupName, inMs: number, count = 1): void {
-    this.namespace.waitQueues(this.key.name)?.get(group)?.expect(inMs, count);
+    this.namespace.waitQueues.get(this.key.name)?.get(group)?.expect(inMs, count);
   }
 
   /**
@@ -590,7 +585,7 @@ export class Queue {
    * @param groups default: all
    */
   match(count: number, groups?: Iterable<GroupName>): void {
-    const waitQueues = this.namespace.waitQueues(this.key.name);
+    const waitQueues = this.namespace.waitQueues.get(this.key.name);
     for (const group of groups ?? waitQueues?.keys() ?? []) waitQueues?.get(group)?.match(count);
   }
 
@@ -624,7 +619,8 @@ export class Queue {
   /** The queue's pause flag changed. */
   onPaused(paused: boolean): void {
     if (!paused) this.match(MANY);
-    else for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) waitQueue.pause();
+    else
+      for (const waitQueue of this.namespace.waitQueues.get(this.key.name)?.values() ?? []) waitQueue.pause();
   }
 
   /** The groups of a stream that have deliveries, sorted; none on a plain queue. */
@@ -647,10 +643,11 @@ export class Queue {
       ids === undefined ? Math.max(elementBytes, SCAN_BYTES) : LIMITS.takeBytes,
     );
     if (user === null || bytes <= FREE_BYTES) return namespace.storage.scan(key, options);
-    const leftMs = this.#timeLeft();
+    const deadlineAt = namespace.clock.monotonic() + CALL_TIMEOUT_MS;
     const end = await namespace.permits.reads.enter(user, { size: bytes });
     try {
-      return await namespace.storage.scan(key, { ...options, leftMs: leftMs() });
+      const leftMs = deadlineAt - namespace.clock.monotonic();
+      return await namespace.storage.scan(key, { ...options, leftMs });
     } finally {
       end();
     }
@@ -687,7 +684,7 @@ export class Queue {
    */
   consumers(tid?: string): PendingConsumer[] {
     const pending: { consumer: Consumer; awaitsMaturity: boolean }[] = [];
-    for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) {
+    for (const waitQueue of this.namespace.waitQueues.get(this.key.name)?.values() ?? []) {
       const { awaitsMaturity } = waitQueue;
       for (const consumer of waitQueue.consumers()) {
         if (tid !== undefined && consumer.tid !== tid) continue;
@@ -754,7 +751,7 @@ export class Queue {
 
   /** Ends the blocked calls of this node for which `reasonFor` returns an error. */
   endConsumers(reasonFor: (consumer: Consumer) => QuaysideError | null): void {
-    for (const waitQueue of [...(this.namespace.waitQueues(this.key.name)?.values() ?? [])]) {
+    for (const waitQueue of [...(this.namespace.waitQueues.get(this.key.name)?.values() ?? [])]) {
       for (const consumer of waitQueue.consumers()) {
         const reason = reasonFor(consumer);
         if (reason !== null) waitQueue.end(consumer, reason);

@@ -211,10 +211,16 @@ export class WaitQueue {
     }
   }
 
-  /** `count` elements become eligible in `inMs`. */
+  /** `count` elements become eligible in `inMs`: wakes up then at the latest. */
   expect(inMs: number, count = 1): void {
+    const at = this.#ns.clock.monotonic() + inMs;
     if (inMs <= 0) this.match(count);
-    else this.#matureAt(this.#ns.clock.monotonic() + inMs);
+    else if (this.#inFlight !== null) {
+      this.#inFlight.storedDueAt = earlier(this.#inFlight.storedDueAt, at);
+    } else if (this.#hasConsumers && earlier(this.#dueAt, at) !== this.#dueAt) {
+      this.#dueAt = at;
+      if (!this.#backoff.isActive) this.#sleep();
+    }
   }
 
   /** `count` elements became eligible, or {@link MANY}: pairs them with the first consumers. */
@@ -273,16 +279,6 @@ export class WaitQueue {
   pause(): void {
     this.#disarm();
     this.#endTimedOut();
-  }
-
-  /** An element that matures at `at` was stored: wakes up then at the latest. */
-  #matureAt(at: number): void {
-    if (this.#inFlight !== null) {
-      this.#inFlight.storedDueAt = earlier(this.#inFlight.storedDueAt, at);
-    } else if (this.#hasConsumers && earlier(this.#dueAt, at) !== this.#dueAt) {
-      this.#dueAt = at;
-      if (!this.#backoff.isActive) this.#sleep();
-    }
   }
 
   /** Forms takes for the first consumers, for `count` elements; adjacent compatible ones share one. */

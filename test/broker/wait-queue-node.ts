@@ -88,7 +88,7 @@ export class WaitQueueNode {
   }
 
   get isIdle(): boolean {
-    return [...(this.queue.namespace.waitQueues('q')?.values() ?? [])].every(({ isEmpty }) => isEmpty);
+    return [...(this.queue.namespace.waitQueues.get('q')?.values() ?? [])].every(({ isEmpty }) => isEmpty);
   }
 
   /** Returns the id before the engine has confirmed the insert. */

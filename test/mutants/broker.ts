@@ -28,7 +28,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'the deadline of an insert starts again when its turn comes',
     suite: 'insert turns',
-    edits: edit('broker/queue.ts', '        leftMs: leftMs(),', ''),
+    edits: edit('broker/queue.ts', '        leftMs: deadlineAt - clock.monotonic(),', ''),
   },
   {
     name: 'all concurrent large takes of one user are passed to the engine together',
