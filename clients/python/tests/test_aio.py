@@ -434,6 +434,39 @@ class Workers(AioTest):
             self.assertEqual(await stopping, Stopped(finished=1, returned=0))
         self.assertEqual((await self.queue.status()).total, 0)
 
+    async def test_a_commit_that_failed_is_repeated_until_its_lease_ends(self) -> None:
+        await self.queue.insert("x")
+        failures = [ConnectionError("connection-failed", "unavailable", outcome="unknown") for _ in range(3)]
+        errors: list[QuaysideError] = []
+        committed = asyncio.Event()
+        settle = self.queue.settle
+
+        async def unavailable(settlements: Any, timeout: Any) -> Any:
+            if len(errors) < len(failures):
+                raise failures[len(errors)]
+            return await settle(settlements, timeout)
+
+        worker = Worker(self.queue, lambda job: None, lease=600)
+        worker.on("error", errors.append).on("committed", lambda job, seconds: committed.set())
+        with mock.patch.object(self.queue, "settle", unavailable):
+            async with worker:
+                await asyncio.wait_for(committed.wait(), 60)
+        self.assertEqual(errors, failures)
+        self.assertEqual((await self.queue.status()).total, 0)
+
+    async def test_a_commit_that_failed_is_not_repeated_if_the_worker_was_stopped(self) -> None:
+        await self.queue.insert("x")
+        errors: list[QuaysideError] = []
+        unavailable = ConnectionError("connection-failed", "unavailable", outcome="unknown")
+        worker = Worker(self.queue, lambda job: worker.stop(), lease=600).on("error", errors.append)
+        stopped = asyncio.Event()
+        worker.on("stopped", stopped.set)
+        with mock.patch.object(self.queue, "settle", side_effect=unavailable):
+            worker.start()
+            await stopped.wait()
+        self.assertEqual(errors, [unavailable])
+        self.assertEqual((await self.queue.status()).reserved, 1)
+
     async def test_a_worker_takes_no_more_at_once_than_the_server_allows(self) -> None:
         await self.queue.insert("x")
         done = asyncio.Event()

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from quayside import (
     Bury,
+    ConnectionError,
     Quayside,
     QuaysideError,
     Reservation,
@@ -437,6 +438,38 @@ class Workers(ClientTest):
             stopping.join()
         self.assertEqual(stopped, [Stopped(finished=1, returned=0)])
         self.assertEqual(self.queue.status().total, 0)
+
+    def test_a_commit_that_failed_is_repeated_until_its_lease_ends(self) -> None:
+        self.queue.insert("x")
+        failures = [ConnectionError("connection-failed", "unavailable", outcome="unknown") for _ in range(3)]
+        errors: list[QuaysideError] = []
+        committed = threading.Event()
+        settle = self.queue.settle
+
+        def unavailable(settlements: Any, timeout: Any) -> Any:
+            if len(errors) < len(failures):
+                raise failures[len(errors)]
+            return settle(settlements, timeout)
+
+        worker = Worker(self.queue, lambda job: None, lease=600)
+        worker.on("error", errors.append).on("committed", lambda job, seconds: committed.set())
+        with patch.object(self.queue, "settle", unavailable), worker:
+            self.assertTrue(committed.wait(60))
+        self.assertEqual(errors, failures)
+        self.assertEqual(self.queue.status().total, 0)
+
+    def test_a_commit_that_failed_is_not_repeated_if_the_worker_was_stopped(self) -> None:
+        self.queue.insert("x")
+        errors: list[QuaysideError] = []
+        unavailable = ConnectionError("connection-failed", "unavailable", outcome="unknown")
+        worker = Worker(self.queue, lambda job: worker.stop(), lease=600).on("error", errors.append)
+        stopped = threading.Event()
+        worker.on("stopped", stopped.set)
+        with patch.object(self.queue, "settle", side_effect=unavailable):
+            worker.start()
+            stopped.wait()
+        self.assertEqual(errors, [unavailable])
+        self.assertEqual(self.queue.status().reserved, 1)
 
     def test_a_listener_or_a_handler_may_stop_the_worker_and_run_returns(self) -> None:
         events: list[WorkerEvent] = ["idle", "taken", "committed"]

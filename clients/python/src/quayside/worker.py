@@ -331,21 +331,31 @@ class Worker(Generic[T]):
                     self._stop_lock.release()
 
     def _conclude(self, job: Reservation[T], error: BaseException | None, started_at: float) -> None:
+        """Settles a job whose handler has ended. Repeats that until the lease ends, or the worker is stopped."""
         if job.lost.is_set() or job.settled:
             return
-        try:
-            if error is None:
-                job.commit()
-                self._listeners.emit("committed", job, time.monotonic() - started_at)
+        delay = None if error is None else delay_of(self._backoff, job.tries, error)
+        failed = 0
+        while True:
+            try:
+                if error is None:
+                    job.commit()
+                    self._listeners.emit("committed", job, time.monotonic() - started_at)
+                else:
+                    job.fail(error, delay)
+                    self._listeners.emit(event_of(error), job, error)
                 return
-            job.fail(error, delay_of(self._backoff, job.tries, error))
-            self._listeners.emit(event_of(error), job, error)
-        except LeaseLostError:
-            job.lost.set()
-            self._listeners.emit("lease_lost", job)
-        except Exception as failure:
-            # The element returns to the queue when its lease ends.
-            self._listeners.emit("error", failure_of(failure))
+            except LeaseLostError:
+                job.lost.set()
+                self._listeners.emit("lease_lost", job)
+                return
+            except Exception as reason:
+                failure = failure_of(reason)
+            self._listeners.emit("error", failure)
+            failed += 1
+            # Without its commit, the work would be done twice. After the end of the lease, another worker may have it.
+            if time.monotonic() >= job.lease_ends_at or self._stopping.wait(pause_after(failed, failure)):
+                return
 
     def _renew_leases(self) -> None:
         while not self._ended.wait(self._until_check()):

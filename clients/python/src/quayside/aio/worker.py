@@ -217,10 +217,7 @@ class Worker(Generic[T]):
                 if isinstance(failure, StoppedError):
                     self._begin_stop(GRACE_SECONDS)
                     return
-                try:
-                    await asyncio.wait_for(self._stopping.wait(), pause_after(failed, failure))
-                except asyncio.TimeoutError:
-                    pass
+                await self._stops_within(pause_after(failed, failure))
                 continue
             if self._stopping.is_set():
                 if jobs:
@@ -307,22 +304,41 @@ class Worker(Generic[T]):
             await result
 
     async def _conclude(self, job: Reservation[T], error: BaseException | None, started_at: float) -> None:
+        """Settles a job whose handler has ended. Repeats that until the lease ends, or the worker is stopped."""
         if job.lost.is_set() or job.settled:
             return
         self._ended.add(job)
-        try:
-            if error is None:
-                await job.commit()
-                self._listeners.emit("committed", job, time.monotonic() - started_at)
+        delay = None if error is None else delay_of(self._backoff, job.tries, error)
+        failed = 0
+        while True:
+            try:
+                if error is None:
+                    await job.commit()
+                    self._listeners.emit("committed", job, time.monotonic() - started_at)
+                else:
+                    await job.fail(error, delay)
+                    self._listeners.emit(event_of(error), job, error)
                 return
-            await job.fail(error, delay_of(self._backoff, job.tries, error))
-            self._listeners.emit(event_of(error), job, error)
-        except LeaseLostError:
-            job.lost.set()
-            self._listeners.emit("lease_lost", job)
-        except Exception as failure:
-            # The element returns to the queue when its lease ends.
-            self._listeners.emit("error", failure_of(failure))
+            except LeaseLostError:
+                job.lost.set()
+                self._listeners.emit("lease_lost", job)
+                return
+            except Exception as reason:
+                failure = failure_of(reason)
+            self._listeners.emit("error", failure)
+            failed += 1
+            # Without its commit, the work would be done twice. After the end of the lease, another worker may have it.
+            # If the event loop ends, which cancels the handler, it must not wait for this job.
+            is_over = time.monotonic() >= job.lease_ends_at or isinstance(error, asyncio.CancelledError)
+            if is_over or await self._stops_within(pause_after(failed, failure)):
+                return
+
+    async def _stops_within(self, seconds: float) -> bool:
+        """Waits until the worker is stopped, at most this long. Returns whether it is."""
+        try:
+            return await asyncio.wait_for(self._stopping.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
 
     async def _renew_leases(self) -> None:
         while True:
@@ -331,7 +347,10 @@ class Worker(Generic[T]):
             due = [
                 job
                 for job in self._active
-                if not job.settled and not job.lost.is_set() and is_renewal_due(job.lease_ends_at, self._lease, now)
+                if job not in self._ended
+                and not job.settled
+                and not job.lost.is_set()
+                and is_renewal_due(job.lease_ends_at, self._lease, now)
             ]
             if due:
                 await self._extend(due, now)
