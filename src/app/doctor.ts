@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import { ConfigError } from '../config/errors.ts';
 import type { LoadedConfig } from '../config/load.ts';
-import { type Engine, type Finding, finding } from '../engine/engine.ts';
+import { type Engine, errorFinding, type Finding, finding, problemOf } from '../engine/engine.ts';
 import { fileOf } from '../engines/sqlite/settings.ts';
 import { checkAccess } from '../engines/sqlite/worker/open.ts';
 import { makeSandbox } from '../sandbox/sandbox.ts';
@@ -13,7 +13,7 @@ import { parsedJson } from '../util/parsed-json.ts';
 import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
 import { tryExchanges } from './configured-exchanges.ts';
 import { ConfiguredServer } from './configured-server.ts';
-import { loadEngines, problemOf } from './engines.ts';
+import { loadEngines } from './engines.ts';
 import { FRONT_ENDS, readCertificate, readProxies } from './listeners.ts';
 import { serverProcess } from './pid-file.ts';
 import { loadUsers, sharedUsersWarnings } from './users.ts';
@@ -136,8 +136,7 @@ async function findingsOfEngine(engine: Engine, dataDir: string): Promise<readon
     }
     return (await engine.examine?.()) ?? [];
   } catch (error) {
-    const { problem, hint = null } = problemOf(error);
-    return [finding(check, 'error', problem, hint)];
+    return [errorFinding(check, error)];
   }
 }
 

@@ -1,9 +1,8 @@
 import type { ConfigError, ErrorAt } from '../config/errors.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
-import { type Engine, type EngineLog, type OpenEngine, WrongStore } from '../engine/engine.ts';
+import { type Engine, type EngineLog, type OpenEngine, problemOf, WrongStore } from '../engine/engine.ts';
 import { type Clock, toMs } from '../util/clock.ts';
-import { hasRawUserInfo, maskUrls } from '../util/mask.ts';
-import { messageOf } from '../util/message-of.ts';
+import { hasRawUserInfo } from '../util/mask.ts';
 import { type Service, withStartError } from '../util/service.ts';
 import { CommandFailed } from './command-line.ts';
 import { LOCAL_SIGNALS, policyOf } from './namespaces.ts';
@@ -209,13 +208,6 @@ function missingDriver(error: unknown): Error | null {
   const { code, message } = error as NodeJS.ErrnoException;
   const [, driver] = (code === 'ERR_MODULE_NOT_FOUND' && /package '([^']+)'/.exec(message)) || [];
   return driver === undefined ? null : new Error(`its driver is not installed; run npm install ${driver}`);
-}
-
-/** Splits an engine's error message into the problem and, after the last semicolon, the hint. */
-export function problemOf(error: unknown): { readonly problem: string; readonly hint: string | undefined } {
-  const message = maskUrls(messageOf(error)).replace(/\.$/, '');
-  const [, problem = message, hint] = /^(.*); ([^;]+)$/s.exec(message) ?? [];
-  return { problem, hint };
 }
 
 function engineError(

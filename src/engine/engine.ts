@@ -1,5 +1,7 @@
 import type { GroupName } from '../model/element.ts';
 import type { Clock } from '../util/clock.ts';
+import { maskUrls } from '../util/mask.ts';
+import { messageOf } from '../util/message-of.ts';
 import type { Service } from '../util/service.ts';
 import type { Definitions } from './definitions.ts';
 import type { QueueRule } from './queue-policy.ts';
@@ -120,6 +122,19 @@ export function finding(
   hint: string | null = null,
 ): Finding {
   return { level, check, message, hint };
+}
+
+/** Splits an engine's error message into the problem and, after the last semicolon, the hint. */
+export function problemOf(error: unknown): { readonly problem: string; readonly hint: string | undefined } {
+  const message = maskUrls(messageOf(error)).replace(/\.$/, '');
+  const [, problem = message, hint] = /^(.*); ([^;]+)$/s.exec(message) ?? [];
+  return { problem, hint };
+}
+
+/** The finding that a check failed, as {@link problemOf} splits its error. */
+export function errorFinding(check: string, error: unknown): Finding {
+  const { problem, hint = null } = problemOf(error);
+  return finding(check, 'error', problem, hint);
 }
 
 /** Compares the clock of a store's server with that of this machine, read at the same moment. */

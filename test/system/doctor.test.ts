@@ -364,7 +364,7 @@ describe('quayside doctor', () => {
       const fsync = (await runSql(server, 'SHOW fsync')).rows[0].fsync;
       assert.equal(report.code, fsync === 'on' ? 0 : 1, report.stderr);
       const texts = found(report, 'postgres:');
-      assert.equal(texts.length, 6);
+      assert.equal(texts.length, 7);
       assert.match(texts[0] ?? '', /^ok: it is PostgreSQL \d/);
       assert.match(
         texts[1] ?? '',
@@ -376,8 +376,47 @@ describe('quayside doctor', () => {
       );
       assert.equal(texts[4], 'ok: autovacuum is on');
       assert.match(texts[5] ?? '', /^ok: its clock and that of this machine are 0\.\d s apart$/);
+      const [, , , , , , ofSchema] = texts;
+      assert.equal(
+        ofSchema,
+        `ok: the user may use the schema "${schema}"; the first node creates its tables`,
+      );
       const { rows } = await runSql(server, `SELECT 1 FROM pg_namespace WHERE nspname = '${schema}'`);
       assert.deepEqual(rows, []);
+    });
+
+    it('reports a schema that another version wrote', async (t) => {
+      const server = await sharedServer();
+      const schema = freshSchema();
+      const url = server.url({ parameters: `?schema=${schema}` });
+      await runSql(
+        server,
+        `CREATE SCHEMA ${schema}; CREATE TABLE ${schema}.meta AS VALUES ('version', '99'), ('tag', 'abcd');
+        ALTER TABLE ${schema}.meta RENAME column1 TO key; ALTER TABLE ${schema}.meta RENAME column2 TO value`,
+      );
+      t.after(() => runSql(server, `DROP SCHEMA ${schema} CASCADE`));
+      const report = await doctor({ namespaces: { N: { url } } });
+      assert.equal(report.code, 1);
+      const expected = new RegExp(
+        `^error: schema "${schema}" has tables of version "99"; this Quayside needs version "2"`,
+      );
+      assert.match(found(report, 'postgres:').at(-1) ?? '', expected);
+    });
+
+    it('reports a schema that the user may not create or use', async (t) => {
+      const server = await sharedServer();
+      const [user, schema] = [freshSchema(), freshSchema()];
+      await runSql(server, `CREATE ROLE ${user} LOGIN PASSWORD 'x'; CREATE SCHEMA ${schema}`);
+      t.after(() => runSql(server, `DROP SCHEMA ${schema}; DROP ROLE ${user}`));
+      for (const [name, expected] of [
+        [freshSchema(), /^error: the user may not create the schema "\w+"; grant CREATE on the database/],
+        [schema, /^error: the user may not create tables in the schema "\w+"; make them the owner/],
+      ] as const) {
+        const url = `postgres://${user}:x@127.0.0.1:${server.port}/postgres?schema=${name}`;
+        const report = await doctor({ namespaces: { N: { url } } });
+        assert.equal(report.code, 1);
+        assert.match(found(report, 'postgres:').at(-1) ?? '', expected);
+      }
     });
 
     it('warns if track_counts is off, which disables autovacuum', async (t) => {

@@ -38,7 +38,7 @@ import { AuxiliaryConnection, Link } from './link.ts';
 import { type Context, DatabaseClock } from './operations.ts';
 import { PING } from './queues.ts';
 import { Registry } from './registry.ts';
-import { prepareSchema } from './schema.ts';
+import { examineSchema, prepareSchema } from './schema.ts';
 import { readSettings, type Settings } from './settings.ts';
 import { PostgresSignaller } from './signaller.ts';
 import { int8Array, number, type Query, type Row, type Statement, text, textArray } from './statement.ts';
@@ -158,19 +158,25 @@ class PostgresEngine implements Engine {
     return this.storage.ping();
   }
 
-  /** Works on a database without a schema, and creates none. */
+  /**
+   * Works on a database without a schema, and creates none. Opens two connections, since only the second one shows that
+   * a pooler shares their sessions.
+   */
   async examine(): Promise<readonly Finding[]> {
-    let findings: readonly Finding[] = [];
-    const link = new Link(this.#settings, 'doctor', this.#options, {
-      prepare: async (connection) => {
-        findings = await examineServer(connection, this.#settings.maskedUrl, () => this.#options.clock.now());
-      },
-    });
+    const check = this.#settings.maskedUrl;
+    const findings: Finding[] = [];
+    const examineAll = async (connection: Connection): Promise<void> => {
+      findings.push(...(await examineServer(connection, check, () => this.#options.clock.now())));
+      findings.push(await examineSchema(connection, this.#settings));
+    };
+    const links = [examineAll, undefined].map(
+      (prepare) => new Link(this.#settings, 'doctor', this.#options, prepare && { prepare }),
+    );
     try {
-      await link.start();
+      for (const link of links) await link.start();
       return findings;
     } finally {
-      await link.stop();
+      await Promise.all(links.map((link) => link.stop()));
     }
   }
 
@@ -186,7 +192,7 @@ class PostgresEngine implements Engine {
     const { ids, clock, expirer, registry } = this.#context;
     expirer.reset();
     registry.reset();
-    ids.setTag(await prepareSchema(connection, this.#settings));
+    ids.setTag((await prepareSchema(connection, this.#settings)).tag);
     const [row = []] = await connection.query(PING, []);
     clock.update(number(row, 0));
   }

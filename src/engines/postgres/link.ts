@@ -83,7 +83,7 @@ export class Link {
     settings: Settings,
     role: string,
     { clock, log }: { clock: Clock; log: EngineLog },
-    events: LinkEvents,
+    events: LinkEvents = {},
   ) {
     this.#settings = settings;
     this.#role = role;

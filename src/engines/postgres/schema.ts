@@ -1,5 +1,5 @@
 import { randomInt } from 'node:crypto';
-import { WrongStore } from '../../engine/engine.ts';
+import { errorFinding, type Finding, finding, WrongStore } from '../../engine/engine.ts';
 import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import { type Connection, Refused } from './connection.ts';
 import type { Settings } from './settings.ts';
@@ -185,10 +185,16 @@ const EXISTS: Statement = {
 
 /**
  * Creates the schema if it does not exist, in one transaction under an advisory lock, so that two nodes that start
- * concurrently do not both create it. Returns the tag that every element id of this schema begins with.
+ * concurrently do not both create it.
+ * @param end `ROLLBACK` only tries it, and creates nothing
+ * @returns the tag that every element id of this schema begins with, and whether its tables existed
  * @throws WrongStore if another version wrote the schema; Error if the user may not create or use it
  */
-export async function prepareSchema(connection: Connection, { schema }: Settings): Promise<string> {
+export async function prepareSchema(
+  connection: Connection,
+  { schema }: Settings,
+  end: 'COMMIT' | 'ROLLBACK' = 'COMMIT',
+): Promise<{ tag: string; hasTables: boolean }> {
   await connection.run(`BEGIN; SET LOCAL statement_timeout = ${CREATE_TIMEOUT_MS};
     SET LOCAL lock_timeout = ${CREATE_TIMEOUT_MS}; SET LOCAL synchronous_commit = 'on';
     SELECT pg_advisory_xact_lock(hashtextextended('quayside ${schema}', 0))`);
@@ -208,8 +214,8 @@ export async function prepareSchema(connection: Connection, { schema }: Settings
         `schema "${schema}" has ${found}; this Quayside needs version "${VERSION}". Start the Quayside that wrote them, or name another schema`,
       );
     }
-    await connection.run('COMMIT');
-    return tag;
+    await connection.run(end);
+    return { tag, hasTables };
   } catch (error) {
     await connection.run('ROLLBACK').catch(() => {});
     if (!(error instanceof Refused) || !NOT_ALLOWED.has(error.code)) throw error;
@@ -222,6 +228,18 @@ export async function prepareSchema(connection: Connection, { schema }: Settings
     throw new Error(
       `the user may not create the schema "${schema}"; grant CREATE on the database, or create the schema for the user`,
     );
+  }
+}
+
+/** Checks, without changing anything, that {@link prepareSchema} can succeed. */
+export async function examineSchema(connection: Connection, settings: Settings): Promise<Finding> {
+  const { schema, maskedUrl } = settings;
+  try {
+    const { hasTables } = await prepareSchema(connection, settings, 'ROLLBACK');
+    const state = hasTables ? 'its version is the one of this program' : 'the first node creates its tables';
+    return finding(maskedUrl, 'ok', `the user may use the schema "${schema}"; ${state}`);
+  } catch (error) {
+    return errorFinding(maskedUrl, error);
   }
 }
 
