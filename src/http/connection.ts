@@ -15,6 +15,9 @@ export interface WaitingCall {
   renewUser?(affected: ReadonlySet<User> | null): void;
 }
 
+/** What Node's parser expects from `onIncoming` if another protocol follows the request: it then stops. */
+const STOP = 2;
+
 /**
  * A connection on which there was a request. It keeps the call that waits, so that the two listeners of its socket
  * serve all calls.
@@ -49,6 +52,14 @@ export class HttpConnection {
   markUnreadable(): void {
     this.#isUnreadable = true;
     this.waitingCall?.onInputEnd();
+  }
+
+  /** Parses no further requests, not even those that have arrived together with the present one. */
+  stopParsing(): void {
+    this.markUnreadable();
+    // Internal to Node: called with each request once its head is parsed.
+    const { parser } = this.#socket as Duplex & { parser?: { onIncoming: () => number } | null };
+    if (parser) parser.onIncoming = () => STOP;
   }
 
   /** Whether the client has closed its half of the connection, or nothing more can be read from it. */

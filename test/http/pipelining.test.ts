@@ -3,7 +3,7 @@ import { afterEach, describe, it } from 'node:test';
 import { newElement } from '../support/elements.ts';
 import { jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { type Status, sharedHarness, statusOf } from './harness.ts';
+import { basic, type Status, sharedHarness, statusOf } from './harness.ts';
 import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
 const MIB = 1_048_576;
@@ -73,6 +73,49 @@ describe('A connection that pipelines', () => {
       [...Array.from({ length: 101 }, () => 200), 503, 503],
     );
     assert.equal(JSON.parse(answers[102]?.body ?? '').code, 'overloaded');
+    connection.destroy();
+  });
+});
+
+describe('A connection on which nobody has logged in, and that pipelines', () => {
+  const harness = sharedHarness();
+  const wrong = `Authorization: ${basic('test1', 'wrong')}`;
+
+  const rejected: readonly (readonly [string, string, readonly string[]])[] = [
+    ['GET', '/q', []],
+    ['GET', '/livez', []],
+    ['PUT', '/q/N/q', ['Content-Length: 1']],
+    ['GET', '/q', [wrong]],
+    ['PUT', '/q/N/q', [wrong, 'Content-Length: 1']],
+  ];
+
+  for (const [method, path, headers] of rejected) {
+    it(`is closed after ten requests in one turn of the event loop: ${[method, path, ...headers].join(' ')}`, async () => {
+      const lines = [`${method} ${path} HTTP/1.1`, 'Host: test', ...headers];
+      const one = rawRequest(lines, method === 'PUT' ? 'a' : '');
+      const connection = await RawConnection.open(harness().port);
+      const handled = () =>
+        [...harness().server.requestTimes.values()].reduce((sum, { count }) => sum + count, 0);
+      const before = handled();
+      connection.send(Buffer.concat(Array.from({ length: 500 }, () => one)));
+      const answers = await connection.untilClosed();
+      assert.deepEqual(
+        answers.map(({ status }) => status),
+        [...Array.from({ length: 10 }, () => (path === '/livez' ? 200 : 401)), 503],
+      );
+      assert.equal(JSON.parse(answers.at(-1)?.body ?? '').code, 'overloaded');
+      assert.equal(answers.at(-1)?.headers.get('connection'), 'close');
+      assert.equal(handled() - before, 11, 'the requests behind them are not handled');
+    });
+  }
+
+  it('may send more once the user of a request is known', async () => {
+    await harness().client().namespaces();
+    const one = rawRequest(['GET /q HTTP/1.1', 'Host: test', AUTHORIZATION]);
+    const connection = await RawConnection.open(harness().port);
+    connection.send(Buffer.concat(Array.from({ length: 50 }, () => one)));
+    const answers = await connection.answers(50);
+    assert.ok(answers.every(({ status }) => status === 200));
     connection.destroy();
   });
 });
