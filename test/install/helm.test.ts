@@ -123,7 +123,8 @@ describe('The Helm chart', () => {
   after(() => folder.dispose());
 
   it('has manifests that conform to the types of Kubernetes', async () => {
-    const checkFolder = await mkdtemp(join(TOOLS, 'manifests-'));
+    // Not among the sources, which other tests read.
+    const checkFolder = await mkdtemp(join(TOOLS, 'node_modules', 'manifests-'));
     try {
       let source = '';
       for (const [name, manifests] of shapes) {
