@@ -51,8 +51,9 @@ try {
   write('DEBIAN/conffiles', '/etc/quayside/quayside.yaml\n');
   write('DEBIAN/control', control());
   const target = resolve(positionals[0] ?? '.', `quayside_${full}_${architecture}.deb`);
-  // xz would save a third, but needs two minutes for Node alone.
-  execFileSync('dpkg-deb', ['--root-owner-group', '-Zgzip', '--build', stage, target], {
+  // xz would save a third, but needs two minutes for Node alone. Level 9, the default, takes 19 s of processor time for
+  // it instead of 7, and saves 0.6 %.
+  execFileSync('dpkg-deb', ['--root-owner-group', '-Zgzip', '-z6', '--build', stage, target], {
     stdio: ['ignore', 'ignore', 'inherit'],
   });
   console.log(target);

@@ -121,14 +121,14 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
       await inside('dpkg', '--install', `/${name}`);
     };
 
-    /** Repacks a built package under another revision, because a build takes most of a minute. */
+    /** Repacks a built package under another revision, uncompressed, because a build takes most of a minute. */
     const revise = async (built: string, revision: string): Promise<void> => {
       const files = join(debian.folder, 'revised');
       await run('dpkg-deb', ['--raw-extract', built, files]);
       const control = await readFile(join(files, 'DEBIAN/control'), 'utf8');
       await writeFile(join(files, 'DEBIAN/control'), control.replace(/^(Version: .*-).*$/m, `$1${revision}`));
       const target = built.replace(/-\w+_(\w+\.deb)$/, `-${revision}_$1`);
-      await run('dpkg-deb', ['--root-owner-group', '-Zgzip', '--build', files, target]);
+      await run('dpkg-deb', ['--root-owner-group', '-Znone', '--build', files, target]);
       await rm(files, { recursive: true });
     };
 
