@@ -36,10 +36,10 @@ export class UndoneTakes {
     this.#failures = new LogOnChange({
       failed: (err) =>
         log.warn(
-          { err },
+          { err, ns: namespace.name },
           'popped elements could not be returned to their queue yet; the node retries until they are',
         ),
-      worksAgain: () => log.info({}, 'popped elements are returned to their queue again'),
+      worksAgain: () => log.info({ ns: namespace.name }, 'popped elements are returned to their queue again'),
     });
     this.#retries = new Retries({
       clock,
@@ -108,7 +108,8 @@ export class UndoneTakes {
     await Promise.all(this.#firstTries);
     this.#retries.stop();
     if (this.#count === 0) return;
-    this.#ns.log.warn({ count: this.#count }, 'popped elements may be lost: their engine is unavailable');
+    const fields = { ns: this.#ns.name, count: this.#count };
+    this.#ns.log.warn(fields, 'popped elements may be lost: their engine is unavailable');
   }
 
   #lost(error: unknown, queue: QueueKey, popped: readonly Delivery[]): void {

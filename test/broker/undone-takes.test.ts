@@ -24,8 +24,9 @@ describe('popped elements that are returned while their engine is unavailable', 
   let mayUndo: Promise<void> = Promise.resolve();
   /** The error with which `undoTake` rejects after it has taken effect; null: none. */
   let lateFailure: QuaysideError | null = null;
-  /** Messages of the log. */
+  /** Messages of the log, and the namespaces that their lines name. */
   let logged: string[] = [];
+  let loggedOf = new Set<unknown>();
   /** Replies of takes wait for this. */
   let mayReply: Promise<void> = Promise.resolve();
 
@@ -33,6 +34,7 @@ describe('popped elements that are returned while their engine is unavailable', 
     failures = [];
     lateFailure = null;
     logged = [];
+    loggedOf = new Set();
     mayReply = Promise.resolve();
     mayUndo = Promise.resolve();
     opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
@@ -51,7 +53,8 @@ describe('popped elements that are returned while their engine is unavailable', 
         if (lateFailure !== null) throw lateFailure;
       },
     }));
-    const note = (_fields: object, message: string): void => {
+    const note = (fields: object, message: string): void => {
+      loggedOf.add('ns' in fields ? fields.ns : null);
       logged.push(message);
     };
     const log = { debug: () => {}, info: note, warn: note };
@@ -100,6 +103,7 @@ describe('popped elements that are returned while their engine is unavailable', 
       'popped elements could not be returned to their queue yet; the node retries until they are',
       'popped elements are returned to their queue again',
     ]);
+    assert.deepEqual([...loggedOf], ['N'], 'the lines name the namespace');
   });
 
   it('are not logged as stored while others are still retried', async () => {
@@ -195,5 +199,7 @@ describe('popped elements that are returned while their engine is unavailable', 
     const left = failures.length;
     await pass(10_000);
     assert.equal(failures.length, left);
+    assert.equal(logged.at(-1), 'popped elements may be lost: their engine is unavailable');
+    assert.deepEqual([...loggedOf], ['N'], 'the lines name the namespace');
   });
 });
