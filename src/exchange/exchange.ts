@@ -47,7 +47,9 @@ export interface ExchangeContext {
 
 /** The same with what the exchanges of a node share. */
 export interface NodeContext extends ExchangeContext {
-  /** Bounds the bytes in flight. */
+  /** Bounds the bytes of elements whose selectors have not run yet. What has them may wait for `inFlightLimit`. */
+  readonly takenLimit: InFlightLimit;
+  /** Bounds the bytes in flight after that, including copies. */
   readonly inFlightLimit: InFlightLimit;
   /** Bounds the log lines about failures. */
   readonly lineLimit: LineLimit;

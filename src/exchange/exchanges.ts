@@ -73,7 +73,10 @@ interface Found {
   readonly definition: Definition;
 }
 
-/** Bound on the bytes in flight of all exchanges, including copies: an exchange may copy each element many times. */
+/**
+ * Bound on the bytes in flight of all exchanges, including copies: an exchange may copy each element many times. It
+ * applies once more to the elements that were taken and wait for this.
+ */
 const MAX_BYTES_IN_FLIGHT = 64 * 1_048_576;
 const STOP_AGAIN_MS = 1_000;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
@@ -121,6 +124,7 @@ export class Exchanges implements Service {
     );
     this.#context = {
       ...options,
+      takenLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT),
       inFlightLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT),
       lineLimit,
       returning: (key) => {

@@ -1,6 +1,7 @@
-import type { Consumer } from '../broker/consumer.ts';
+import type { Claim, Consumer } from '../broker/consumer.ts';
 import { contentBytes, type Delivery, type ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
 import { Backoff } from '../util/backoff.ts';
 import type { Clock } from '../util/clock.ts';
 import { Pause } from '../util/pause.ts';
@@ -16,6 +17,8 @@ const BATCH_BYTES = 4 * 1_048_576;
 const BATCH_COPIES = 2_000;
 /** The assumed size of an element before the first one is taken. */
 const USUAL_BYTES = 4 * 1024;
+/** Bytes of the first batch, unless its first element has more: the size of the elements is not known. */
+const FIRST_BYTES = 64 * 1024;
 /** The approximate bytes of an element, or a copy, without body and headers. */
 const OWN_BYTES = 256;
 /**
@@ -48,12 +51,16 @@ export class Loop {
   #waitingSince: number | null = null;
   /** Elements that were taken and are not settled, with the wall time of the take, ms. */
   readonly #inFlight = new Map<ElementId, number>();
-  /** Moving average of the bytes of an element. */
-  #meanBytes = USUAL_BYTES;
+  /** Moving average of the bytes of an element; null: none was taken. */
+  #meanBytes: number | null = null;
   /** Moving average of the bytes that selectors write per element, for all copies together. */
   #meanWritten = 0;
   /** Moving average of the time that selectors take per element, with waits for other exchanges, ms; null: unknown. */
   #meanSelectorMs: number | null = null;
+  /** Whether the last batch was returned, since the node had no capacity for it. */
+  #isCrowded = false;
+  /** Capacity for the next batch; null: it is requested once the elements are there. */
+  #capacity: BatchInFlight | null = null;
   /** Resolves when the selectors have run for every batch taken so far. */
   #decided: Promise<void> = Promise.resolve();
   /** Resolves when every batch taken so far was sent to be stored. */
@@ -68,6 +75,8 @@ export class Loop {
   readonly #backoff: Backoff;
   /** The wait after a failure, or for capacity of the window. */
   readonly #pause: Pause;
+  /** Of a take with capacity, which it gives back if it finds no element. */
+  readonly #claim: Claim = { acquire: () => true, release: () => this.#dropCapacity() };
   #run: Promise<void> = Promise.resolve();
 
   /** @param window maximum number of elements in flight */
@@ -116,15 +125,19 @@ export class Loop {
     while (this.#state === 'running') {
       while (this.#state === 'running' && !this.#hasCapacity()) await this.#pause.wait();
       if (this.#backoff.isActive) await this.#pauseAfterFailure();
+      if (this.#isCrowded && this.#state === 'running') await this.#enter();
       if (this.#state !== 'running') break;
       const batch = await this.#take();
       if (batch.length === 0) continue;
+      const taken = this.#admit(batch);
+      if (taken === null) continue;
       const now = this.#clock.now();
       for (const { id } of batch) this.#inFlight.set(id, now);
       // One batch at a time: the bytes written for it must be counted before the selectors run for the next.
       await this.#decided;
-      this.#decided = this.#decide(batch);
+      this.#decided = this.#decide(batch, taken);
     }
+    this.#dropCapacity();
     await this.#allSettled();
   }
 
@@ -133,17 +146,14 @@ export class Loop {
    * output of the selectors.
    */
   #firstPart(batch: readonly Delivery[]): { readonly part: readonly Delivery[]; readonly bytes: number } {
-    let [bytes, ownBytes, count] = [0, 0, 0];
+    let [bytes, count] = [0, 0];
     for (const delivery of batch) {
-      const size = OWN_BYTES + contentBytes(delivery);
-      const more = size * this.#maxCopies + this.#meanWritten;
+      const more = ownBytes(delivery) * this.#maxCopies + this.#meanWritten;
       const isFull = bytes + more > BATCH_BYTES || (count + 1) * this.#maxCopies > BATCH_COPIES;
       if (count > 0 && isFull) break;
       bytes += more;
-      ownBytes += size;
       count += 1;
     }
-    this.#meanBytes = (this.#meanBytes + ownBytes / count) / 2;
     return { part: count === batch.length ? batch : batch.slice(0, count), bytes };
   }
 
@@ -151,7 +161,7 @@ export class Loop {
   #batchSize(): number {
     // After a failure, one element is enough to test whether the destination is available again.
     if (this.#backoff.isActive) return 1;
-    const bytes = this.#meanBytes * this.#maxCopies + this.#meanWritten;
+    const bytes = (this.#meanBytes ?? USUAL_BYTES) * this.#maxCopies + this.#meanWritten;
     const byBytes = Math.max(1, Math.floor(BATCH_BYTES / bytes));
     return Math.min(MAX_BATCH, this.#window - this.#inFlight.size, byBytes, this.#fittingLease());
   }
@@ -178,14 +188,27 @@ export class Loop {
       this.#consumer = null;
       this.#waitingSince = null;
       this.#endWait = null;
+      if (batch.length === 0) this.#dropCapacity();
       resolve(batch);
     };
     this.#endWait = end;
     this.#waitingSince = this.#clock.now();
     const count = this.#batchSize();
+    // Only if necessary, as such takes are not shared.
+    const bound = this.#capacity?.bytes ?? (this.#meanBytes === null ? FIRST_BYTES : null);
+    const maxBytes = bound === null ? {} : { maxBytes: Math.min(bound, LIMITS.takeBytes) };
     try {
       this.#consumer = source.get(
-        { group: null, leaseMs, count, timeoutMs: null, tid, owner: null, isTransient: reserves },
+        {
+          ...maxBytes,
+          group: null,
+          leaseMs,
+          count,
+          timeoutMs: null,
+          tid,
+          owner: null,
+          isTransient: reserves,
+        },
         {
           deliver: (first, more) => end([first, ...more]),
           end: (reason) => {
@@ -193,7 +216,9 @@ export class Loop {
             end([]);
           },
         },
+        this.#capacity === null ? null : this.#claim,
       );
+      if (source.paused) this.#dropCapacity();
     } catch (error) {
       if (!(error instanceof QuaysideError)) throw error;
       this.#backoff.noteFailure();
@@ -202,16 +227,50 @@ export class Loop {
     return promise;
   }
 
+  /** Waits for capacity for the next batch. */
+  async #enter(): Promise<void> {
+    const bytes = this.#batchSize() * (this.#meanBytes ?? USUAL_BYTES);
+    this.#capacity = await this.#exchange.context.takenLimit.enter(this.#exchange, Math.ceil(bytes));
+  }
+
+  /** A loop without elements has no capacity, so that others do not wait for it. */
+  #dropCapacity(): void {
+    this.#capacity?.leave();
+    this.#capacity = null;
+    this.#isCrowded = false;
+  }
+
+  /**
+   * Counts a batch until its selectors run. Returns null if the node has no capacity for it: the batch was returned to
+   * its queue, and the loop must wait for capacity before it takes again. Capacity is not requested before each take: a
+   * take from an engine that does not respond would have it for seconds.
+   */
+  #admit(batch: readonly Delivery[]): BatchInFlight | null {
+    const { context, route } = this.#exchange;
+    let bytes = 0;
+    for (const delivery of batch) bytes += ownBytes(delivery);
+    const mean = bytes / batch.length;
+    this.#meanBytes = ((this.#meanBytes ?? mean) + mean) / 2;
+    const taken = this.#capacity ?? context.takenLimit.tryEnter(this.#exchange, bytes);
+    this.#capacity = null;
+    if (taken === null) {
+      this.#isCrowded = true;
+      route.source.returnAllUndelivered(batch);
+    } else if (bytes > taken.bytes) taken.grow(bytes - taken.bytes);
+    return taken;
+  }
+
   /** Runs the selectors for a batch and starts to store it, in parts if it or their output is large. Never rejects. */
-  async #decide(batch: readonly Delivery[]): Promise<void> {
-    const { owner, context } = this.#exchange;
+  async #decide(batch: readonly Delivery[], taken: BatchInFlight): Promise<void> {
+    const { context } = this.#exchange;
     const startedAt = this.#clock.monotonic();
     for (let rest = batch; rest.length > 0; ) {
       const { part, bytes } = this.#firstPart(rest);
-      const inFlight = await context.inFlightLimit.enter(owner, bytes);
+      const inFlight = await context.inFlightLimit.enter(this.#exchange, bytes);
       const undecided = await this.#decidePart(part, inFlight);
       rest = [...undecided, ...rest.slice(part.length)];
     }
+    taken.leave();
     const ms = (this.#clock.monotonic() - startedAt) / batch.length;
     this.#meanSelectorMs = ((this.#meanSelectorMs ?? ms) + ms) / 2;
   }
@@ -315,6 +374,11 @@ export class Loop {
     if (!this.#backoff.isActive || this.#state !== 'running') return;
     await this.#pause.wait(this.#backoff.delayMs());
   }
+}
+
+/** The bytes of an element without its copies. */
+function ownBytes(delivery: Delivery): number {
+  return OWN_BYTES + contentBytes(delivery);
 }
 
 function ignore(): void {}

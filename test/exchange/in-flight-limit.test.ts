@@ -9,8 +9,8 @@ describe('The limit on bytes that exchanges have in flight', () => {
     const inFlight = new Map<string, BatchInFlight>();
     return {
       entered,
-      enter: (owner: string, name: string, bytes: number): void => {
-        void limit.enter(owner, bytes).then((batch) => {
+      enter: (owner: string, name: string, bytes: number, exchange = `exchange of ${name}`): void => {
+        void limit.enter({ key: exchange, owner }, bytes).then((batch) => {
           entered.push(name);
           inFlight.set(name, batch);
         });
@@ -61,7 +61,7 @@ describe('The limit on bytes that exchanges have in flight', () => {
 
   it('always admits a user with nothing in flight, however much others hold and wait for', async () => {
     const { entered, enter, leave } = limited();
-    for (let i = 0; i < 30; i += 1) enter('evil', 'evil', 25);
+    for (let i = 0; i < 30; i += 1) enter('evil', 'evil', 25, `evil ${i}`);
     enter('honest', 'honest', 25);
     await turn();
     enter('third', 'third', 25);
@@ -85,6 +85,33 @@ describe('The limit on bytes that exchanges have in flight', () => {
     assert.deepEqual(entered, ['small', 'large', 'behind', 'small too']);
     await leave('large');
     assert.deepEqual(entered, ['small', 'large', 'behind', 'small too', 'large too']);
+  });
+
+  it('gives a quarter to one exchange, so that another one of the user has its turn before all batches of the first', async () => {
+    const { entered, enter, leave } = limited();
+    enter('user', 'other', 25, 'A');
+    for (const name of ['a', 'b', 'c']) enter('user', name, 20, 'B');
+    enter('user', 'd', 20, 'C');
+    await turn();
+    assert.deepEqual(entered, ['other', 'a']);
+    await leave('other');
+    assert.deepEqual(entered, ['other', 'a', 'd'], 'the user may have ten bytes more, and B five');
+    await leave('a');
+    assert.deepEqual(entered, ['other', 'a', 'd', 'b']);
+  });
+
+  it('always admits small batches of an exchange, up to a thousandth, whatever others have', async () => {
+    const limit = new InFlightLimit(1024 * 100);
+    const enter = (key: string, bytes: number): BatchInFlight | null =>
+      limit.tryEnter({ key, owner: 'user' }, bytes);
+    for (const key of ['A', 'B']) assert.ok(enter(key, 1024 * 25));
+    assert.equal(enter('C', 1024), null, 'the user has a half');
+    const small = enter('C', 100);
+    assert.ok(small);
+    assert.equal(enter('C', 1), null);
+    assert.ok(enter('D', 100));
+    small.leave();
+    assert.ok(enter('C', 1));
   });
 
   it('counts bytes that selectors add to a batch until the batch leaves', async () => {

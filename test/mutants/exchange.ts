@@ -30,7 +30,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'the reservations of an exchange are stored',
     suite: 'exchanges',
-    edits: edit('exchange/loop.ts', ', isTransient: reserves }', ' }'),
+    edits: edit('exchange/loop.ts', '          isTransient: reserves,\n', ''),
   },
   {
     name: 'an exchange that is stored just after its owner was removed keeps running',
@@ -149,5 +149,14 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'a slow user can use up all bytes allowed in flight',
     suite: 'bytes in flight',
     edits: edit('exchange/in-flight-limit.ts', 'guaranteed: 1,', 'guaranteed: 0,'),
+  },
+  {
+    name: 'loops keep what they have taken, however much all of them have',
+    suite: 'taken elements',
+    edits: edit(
+      'exchange/loop.ts',
+      'context.takenLimit.tryEnter(this.#exchange, bytes);',
+      'context.takenLimit.tryEnter(this.#exchange, 1);',
+    ),
   },
 ];

@@ -301,6 +301,7 @@ export const SUITES = {
     pattern: '/^(Search rejects|Search, sqlite::memory:)/',
   },
   'full destinations': { files: ['test/exchange/full-destination.test.ts'], pattern: null },
+  'taken elements': { files: ['test/exchange/taken-limit.test.ts'], pattern: null },
   'bytes in flight': { files: ['test/exchange/in-flight-limit.test.ts'], pattern: null },
 } as const satisfies Record<string, Suite>;
 export type SuiteName = keyof typeof SUITES;
