@@ -15,9 +15,6 @@ export interface WaitingCall {
   renewUser?(affected: ReadonlySet<User> | null): void;
 }
 
-/** What Node's parser expects from `onIncoming` if another protocol follows the request: it then stops. */
-const STOP = 2;
-
 /**
  * A connection on which there was a request. It keeps the call that waits, so that the two listeners of its socket
  * serve all calls.
@@ -54,12 +51,10 @@ export class HttpConnection {
     this.waitingCall?.onInputEnd();
   }
 
-  /** Parses no further requests, not even those that have arrived together with the present one. */
+  /** Parses nothing more of what the client sends, not even what has arrived together with the present request. */
   stopParsing(): void {
     this.markUnreadable();
-    // Internal to Node: called with each request once its head is parsed.
-    const { parser } = this.#socket as Duplex & { parser?: { onIncoming: () => number } | null };
-    if (parser) parser.onIncoming = () => STOP;
+    stopParser(this.#socket);
   }
 
   /** Whether the client has closed its half of the connection, or nothing more can be read from it. */
@@ -75,4 +70,36 @@ export class HttpConnection {
         : 'The client closed its sending side before the response had ended. Keep it open until then: otherwise the client looks like one that has disconnected.',
     );
   }
+}
+
+/** Node's parser of a connection, as far as it is used here. Node uses it again for later connections. */
+interface Parser {
+  /** Called with each request once its head is parsed. */
+  onIncoming: (request: { upgrade: boolean }) => number;
+  /** The index of the function that is called with each chunk of a body. */
+  readonly constructor: { readonly kOnBody: number };
+  [kOnBody: number]: unknown;
+}
+
+/** What the parser expects from `onIncoming` if another protocol follows the request: it then stops. */
+const STOP = 2;
+
+/**
+ * Makes the parser of a connection that is about to be closed skip what it has read of further requests and of the
+ * present body. There may be 10,000 chunks in one read, of which each took 2 µs.
+ */
+export function stopParser(socket: Duplex): void {
+  const { parser } = socket as Duplex & { readonly parser?: Parser | null };
+  if (!parser) return;
+  const { kOnBody } = parser.constructor;
+  const onBody = parser[kOnBody];
+  if (onBody === null) return;
+  parser[kOnBody] = null;
+  socket.once('close', () => {
+    parser[kOnBody] = onBody;
+  });
+  parser.onIncoming = (request) => {
+    request.upgrade = false;
+    return STOP;
+  };
 }

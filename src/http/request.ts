@@ -6,6 +6,7 @@ import { BytePieces } from '../util/byte-pieces.ts';
 import type { Clock } from '../util/clock.ts';
 import { quote } from '../util/quote.ts';
 import type { HttpCall } from './call.ts';
+import { stopParser } from './connection.ts';
 import { IncomingMessage } from './node-http.ts';
 import { withinSpan } from './traced-request.ts';
 
@@ -18,6 +19,13 @@ const UNREAD_BYTES = 262_144;
  * closed.
  */
 const DISCARDED_BYTES = 8 * 1_048_576;
+/**
+ * The same for chunks that are shorter than `SMALL_CHUNK`: chunks of one byte, which anybody can send, took seconds of
+ * processor time.
+ */
+const DISCARDED_SMALL_CHUNKS = 256;
+/** Fewer bytes than a network packet has. */
+const SMALL_CHUNK = 512;
 
 /** Connections whose request has a time limit of its own, so that Node's for a whole request does not apply. */
 export const OWN_TIME_LIMIT = new WeakSet<Duplex>();
@@ -41,6 +49,7 @@ export class HttpRequest extends IncomingMessage {
   /** All chunks, if there are several. */
   #allChunks: BytePieces | null = null;
   #size = 0;
+  #discardedSmallChunks = 0;
   #limit = 0;
   #isComplete = false;
   #isPaused = false;
@@ -65,7 +74,11 @@ export class HttpRequest extends IncomingMessage {
     this.#size += chunk.length;
     if (this.#state === 'discarded') {
       this.#firstChunk = null;
-      if (this.#size > DISCARDED_BYTES) this.socket.destroy();
+      if (chunk.length < SMALL_CHUNK) this.#discardedSmallChunks += 1;
+      if (this.#size > DISCARDED_BYTES || this.#discardedSmallChunks > DISCARDED_SMALL_CHUNKS) {
+        stopParser(this.socket);
+        this.socket.destroy();
+      }
       return true;
     }
     if (this.#state === 'claimed' && this.#size > this.#limit) {

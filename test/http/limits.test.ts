@@ -70,6 +70,38 @@ describe('Bodies over the limit', () => {
     );
   });
 
+  it('end the connection after 256 small chunks, and other connections get their bodies', async () => {
+    const chunked = rawRequest(['PUT /q/N/q HTTP/1.1', 'Host: test', 'Transfer-Encoding: chunked']);
+    const send = async (count: number): Promise<(number | undefined)[]> => {
+      const connection = await RawConnection.open(harness().port);
+      connection.send(chunked);
+      await connection.answers(1);
+      connection.send(`${'1\r\nx\r\n'.repeat(count)}0\r\n\r\n`);
+      connection.send(rawRequest(['GET /livez HTTP/1.1', 'Host: test', 'Connection: close']));
+      return (await connection.untilClosed()).map(({ status }) => status);
+    };
+    assert.deepEqual(await send(256), [401, 200]);
+    for (let i = 0; i < 3; i++) assert.deepEqual(await send(257), [401]);
+    const queue = harness().queue();
+    for (const body of ['a', 'b', 'c', 'd']) {
+      const [answer] = await exchange(
+        harness().port,
+        rawRequest(
+          [
+            `PUT /q/N/${queue} HTTP/1.1`,
+            'Host: test',
+            AUTHORIZATION,
+            'Content-Length: 1',
+            'Connection: close',
+          ],
+          body,
+        ),
+      );
+      assert.equal(answer?.status, 200);
+      assert.equal((await harness().client().get('N', queue)).body.toString(), body);
+    }
+  });
+
   it('end the connection if the client does not stop sending', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(put('Transfer-Encoding: chunked'));
