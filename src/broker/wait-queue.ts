@@ -554,6 +554,7 @@ export class WaitQueue {
   }
 
   #endTimedOut(failure?: QuaysideError): void {
+    if (this.#timedOut === 0) return;
     for (const consumers of [this.#waiting, this.#parked ?? []]) {
       for (const consumer of consumers) {
         if (this.#timedOut === 0) return;

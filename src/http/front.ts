@@ -17,10 +17,10 @@ import { HttpConnection } from './connection.ts';
 import { routeNotFound, unauthorized, upgradeRequired } from './errors.ts';
 import { type RequestHead, rareHeader, readHead } from './head.ts';
 import { RequestLimits } from './limits.ts';
+import { HttpResponse } from './node-http.ts';
 import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import type { HttpRequest } from './request.ts';
-import { HttpResponse } from './response.ts';
 import { constantLines, INERT_HEADERS, type Route, type RouteMatch, Router } from './route.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 

@@ -3,7 +3,7 @@ import { LIMITS } from '../model/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import type { HttpCall } from './call.ts';
-import { OWN_TIME_LIMIT, rejectIfLonger, requestTimeout, wholeBody } from './request.ts';
+import { bodyTooLong, OWN_TIME_LIMIT, requestTimeout, wholeBody } from './request.ts';
 
 /** Listings of one user that may wait for an earlier one; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
@@ -126,7 +126,7 @@ export class RequestLimits {
   ): Promise<void> {
     const { contentLength } = call.head;
     const { clock, options } = call.front.parts;
-    rejectIfLonger(call, maxBytes);
+    if (contentLength > maxBytes) throw bodyTooLong(contentLength, maxBytes);
     if (contentLength >= 0 && contentLength <= options.bodyLimit) {
       const body = await wholeBody(call, maxBytes);
       if (body !== null) await work(body);
@@ -151,8 +151,10 @@ export class RequestLimits {
    * send requests but read no responses could fill the memory.
    * @throws QuaysideError `overloaded`
    */
-  holdUnread({ login, request: { socket }, response, isGone }: HttpCall, bytes: number): void {
-    if (bytes <= UNCOUNTED_BYTES || isGone) return;
+  holdUnread(call: HttpCall, bytes: number): void {
+    if (bytes <= UNCOUNTED_BYTES || call.isGone) return;
+    const { login, request, response } = call;
+    const { socket } = request;
     const user = login?.name ?? ANONYMOUS;
     // A single element may be larger than the limit; it then counts as all of it.
     let held = Math.min(bytes, UNREAD_BYTES_PER_USER);

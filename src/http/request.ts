@@ -249,15 +249,14 @@ export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer |
 /** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
 function claimBody(call: HttpCall, limit: number, onBody: OnBody): void {
   const { request, head, response } = call;
-  rejectIfLonger(call, limit);
+  if (head.contentLength > limit) throw bodyTooLong(head.contentLength, limit);
   if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
   request.claim(limit, onBody);
 }
 
-/** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
-export function rejectIfLonger({ head: { contentLength } }: HttpCall, limit: number): void {
-  if (contentLength <= limit) return;
-  throw bodyTooLarge(`The body has ${contentLength} bytes. At most ${limit} are allowed.`, limit);
+/** The error of a body of too many bytes, that of a request or of an element. */
+export function bodyTooLong(bytes: number, limit: number): QuaysideError {
+  return bodyTooLarge(`The body has ${bytes} bytes. At most ${limit} are allowed.`, limit);
 }
 
 /** The error of a request whose last byte has not arrived in time. */

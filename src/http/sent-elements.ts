@@ -37,6 +37,7 @@ import {
 import type { HttpCall } from './call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
 import { duration, UnixTime } from './parameters.ts';
+import { bodyTooLong } from './request.ts';
 import { MULTIPART, NDJSON } from './written-elements.ts';
 
 // Parsers of bodies with many elements: JSON lines or `multipart/mixed` parts of an insert of many, and the lines of an
@@ -163,7 +164,7 @@ export function elementOf(head: RequestHead, body: Buffer): GivenElement {
 function checkBodySize<E extends ElementContent>(element: E, limit: number): E {
   const { byteLength } = element.body;
   if (byteLength <= limit) return element;
-  throw bodyTooLarge(`The body has ${byteLength} bytes. At most ${limit} are allowed.`, limit);
+  throw bodyTooLong(byteLength, limit);
 }
 
 function invalidHeader(parameter: string, message: string): QuaysideError {

@@ -20,10 +20,9 @@ import {
 } from '../util/sockets.ts';
 import { errorResponse } from './errors.ts';
 import { Front } from './front.ts';
-import { createServer } from './node-http.ts';
+import { createServer, HttpResponse } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
 import { HttpRequest, OWN_TIME_LIMIT, requestTimeout } from './request.ts';
-import { HttpResponse } from './response.ts';
 import { headerLines, METHODS, type Method, type Route, type Router } from './route.ts';
 import { routeTable } from './routes/table.ts';
 
