@@ -1,7 +1,7 @@
 import { hash, randomBytes } from 'node:crypto';
 import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
 import { DefinitionsCaches } from '../engine/definitions-cache.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { overloaded, QuaysideError } from '../model/errors.ts';
 import type { Right } from '../model/rights.ts';
 import type { Clock } from '../util/clock.ts';
 import { compareStrings } from '../util/compare-strings.ts';
@@ -101,8 +101,7 @@ export class ApiTokens implements Service {
   readonly #creations = new ConcurrencyLimit({
     perKey: 1,
     maxWaiting: MAX_PER_OWNER,
-    rejection: () =>
-      new QuaysideError('overloaded', 'Too many tokens of this user are being created; retry later.'),
+    rejection: () => overloaded('Too many tokens of this user are being created; retry later.'),
   });
   #onEnded: (users: ReadonlySet<User>) => void = () => {};
   /** Tokens revoked in this turn of the event loop, reported together so that sessions are checked only once. */

@@ -1,4 +1,4 @@
-import { QuaysideError } from '../model/errors.ts';
+import { overloaded } from '../model/errors.ts';
 import { UserLimit } from '../util/user-limit.ts';
 
 /** Shares of `maxSockets`: the maximum for all logged-in users together, and the guarantee for each user. */
@@ -14,10 +14,8 @@ export function connectionLimit(protocol: string, maxSockets: number): UserLimit
   return new UserLimit(
     { total: maxLoggedIn, perUser: maxLoggedIn, guaranteed: GUARANTEED_SHARE * maxSockets },
     () =>
-      new QuaysideError(
-        'overloaded',
+      overloaded(
         `Too many ${protocol} connections: users may have ${maxLoggedIn} of the ${maxSockets}. Close some, or raise maxSockets.`,
-        { retryAfterMs: 1000 },
       ),
   );
 }

@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import { hash, randomBytes } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
-import { QuaysideError } from '../model/errors.ts';
+import { overloaded, QuaysideError } from '../model/errors.ts';
 import { CONTROL } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
@@ -92,10 +92,7 @@ export class PasswordAuthenticator implements Authenticator {
     perKey: MAX_CONCURRENT_HASHES,
     total: MAX_CONCURRENT_HASHES,
     maxWaiting: MAX_WAITING_HASHES,
-    rejection: () =>
-      new QuaysideError('overloaded', 'Too many logins are waiting to be checked; try again soon.', {
-        retryAfterMs: 1000,
-      }),
+    rejection: () => overloaded('Too many logins are waiting to be checked; try again soon.'),
   });
   readonly #limits: LoginLimits;
   /** Keys are digests with this secret, so that the maps contain no password and lookup time reveals nothing. */

@@ -1,5 +1,5 @@
 import { addressBlock } from '../access/networks.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { overloaded, type QuaysideError } from '../model/errors.ts';
 import { ClientSession, MAX_OUTPUT_BYTES } from '../session/client-session.ts';
 import { type NewConnection, type SessionDependencies, SessionServer } from '../session/server.ts';
 import { type ClientSocket, SocketWriter } from '../session/socket-writer.ts';
@@ -229,7 +229,7 @@ export class AmqpConnection
   onAttach(endpoint: Endpoint): void {
     try {
       if (this.links.size >= AMQP_LIMITS.links) {
-        throw new QuaysideError('overloaded', `This connection has ${AMQP_LIMITS.links} links, the maximum.`);
+        throw overloaded(`This connection has ${AMQP_LIMITS.links} links, the maximum.`);
       }
       this.links.add(openLink(this, endpoint));
       this.counts.links += 1;

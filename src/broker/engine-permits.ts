@@ -1,6 +1,6 @@
 import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
 import { contentBytes, type NewElement } from '../model/element.ts';
-import { QuaysideError } from '../model/errors.ts';
+import { overloaded, type QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 
@@ -73,18 +73,14 @@ export class EnginePermits {
 }
 
 function insertRejection(): QuaysideError {
-  return new QuaysideError(
-    'overloaded',
+  return overloaded(
     `The store cannot keep up with the inserts of all users; nothing was stored within ${TIMEOUT_MS / 1000} s. Insert less at a time, or retry later.`,
-    { retryAfterMs: 1000 },
   );
 }
 
 /** The error of a user who got no permit to read in time. */
 export function readRejection(): QuaysideError {
-  return new QuaysideError(
-    'overloaded',
+  return overloaded(
     'The store cannot keep up with the reads of large elements; nothing was read in time. Read less at a time, or retry later.',
-    { retryAfterMs: 1000 },
   );
 }

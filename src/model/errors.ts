@@ -112,7 +112,7 @@ export function invalidParameter(parameter: string, message: string): QuaysideEr
 
 /** The error for a request that this server cannot take now, although it is valid. */
 export function overloaded(message: string): QuaysideError {
-  return new QuaysideError('overloaded', message);
+  return new QuaysideError('overloaded', message, { retryAfterMs: 1000 });
 }
 
 /** The error for a request that breaks the rules of HTTP. */

@@ -1,4 +1,4 @@
-import { loginLost, type User } from '../access/user.ts';
+import { checkRight, loginLost, type User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
@@ -519,7 +519,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       const { right, namespace } = holder;
       if (namespace === null) continue;
       try {
-        this.destinations.check(right, namespace.name);
+        checkRight(this.destinations.user, right, namespace.name);
       } catch (error) {
         holder.fail(error);
       }

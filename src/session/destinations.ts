@@ -15,14 +15,14 @@ const MAX_CACHED = 100;
 
 /** Looks up queues by destination, with a cache, and checks the user's right each time. */
 export class Destinations {
+  readonly user: User;
   readonly #broker: Broker;
-  readonly #user: User;
   readonly #parse: ParseDestination;
   readonly #cache = new Map<string, Queue>();
 
   constructor(broker: Broker, user: User, parse: ParseDestination) {
     this.#broker = broker;
-    this.#user = user;
+    this.user = user;
     this.#parse = parse;
   }
 
@@ -31,30 +31,20 @@ export class Destinations {
     const cached = this.#cache.get(destination);
     if (cached !== undefined) {
       const { namespace, key } = cached;
-      this.check(right, key.ns);
+      checkRight(this.user, right, key.ns);
       // If the queue was dropped since, it counts against the limit of queues again.
       if (right !== 'browse' && !namespace.knownNames.has(key.name)) namespace.queue(key.name);
       return cached;
     }
     const { ns, name } = this.#parse(destination);
     const namespace = this.#broker.namespace(ns);
-    this.check(right, ns);
+    checkRight(this.user, right, ns);
     // Browsing creates no queue, so the limit of queues does not apply.
     if (right === 'browse') return namespace.visit(name);
     const queue = namespace.queue(name);
     if (this.#cache.size >= MAX_CACHED) this.#cache.clear();
     this.#cache.set(ownString(destination), queue);
     return queue;
-  }
-
-  /** Whether the user may see bodies when browsing the namespace; see `User.maySeeBodies`. */
-  maySeeBodies(ns: string): boolean {
-    return this.#user.maySeeBodies(ns);
-  }
-
-  /** @throws QuaysideError `namespace-not-found`, `forbidden` */
-  check(right: Right, ns: string): void {
-    checkRight(this.#user, right, ns);
   }
 }
 

@@ -73,7 +73,7 @@ export abstract class QueueBrowser<
     session.isReadingPage = true;
     session.work.begin(1, 0);
     // Bodies that the user may not see are empty.
-    const bodies = session.destinations.maySeeBodies(this.namespace.name);
+    const bodies = session.destinations.user.maySeeBodies(this.namespace.name);
     try {
       const options = { states: STATES, group, after: this.#cursor, limit, bodies };
       const page = await queue.scan({ ...options, user: session.owner });

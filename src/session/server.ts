@@ -9,7 +9,7 @@ import { connectionLimit } from '../access/connection-limit.ts';
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
-import { QuaysideError, shuttingDown } from '../model/errors.ts';
+import { overloaded, shuttingDown } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import { Fifo } from '../util/fifo.ts';
@@ -233,8 +233,7 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
     if (this.#stopping !== null) throw shuttingDown();
     if (!this.#hasMaxSockets) return;
     // The client is sent this error, so it is not logged as an excess connection is.
-    throw new QuaysideError(
-      'overloaded',
+    throw overloaded(
       `${this.#protocol} has ${this.options.maxSockets} connections, the maximum (maxSockets).`,
     );
   }

@@ -1,3 +1,4 @@
+import { checkRight } from '../access/user.ts';
 import { requireExpiry, requireTiming } from '../broker/capabilities.ts';
 import { delayUntil, momentIn } from '../broker/engine-time.ts';
 import { FINISH, type Queue, type ReleaseAction } from '../broker/queue.ts';
@@ -42,7 +43,7 @@ function begin(session: StompSession, frame: StompFrame): void {
 function commit(session: StompSession, frame: StompFrame): void {
   const transaction = session.transactions.end(transactionIdOf(frame));
   // The user may have lost the right since the SENDs.
-  for (const ns of transaction.targets) session.destinations.check('write', ns);
+  for (const ns of transaction.targets) checkRight(session.destinations.user, 'write', ns);
   void session.commit(transaction, headerOf(frame.headers, 'receipt'));
 }
 
