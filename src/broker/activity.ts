@@ -247,10 +247,9 @@ export class QueueSeries {
 
   /** @param totals counters, read just now. @param changedAt as in `note` */
   rates(at: number, totals: Counters, changedAt: number | null): RecentRates {
-    return {
-      '1m': this.#ratesOver(WINDOWS['1m'], at, totals, changedAt),
-      '5m': this.#ratesOver(WINDOWS['5m'], at, totals, changedAt),
-    };
+    const now = pointOf(toUnits(at), totals);
+    const points = this.#points(changedAt);
+    return { '1m': ratesOver(WINDOWS['1m'], points, now), '5m': ratesOver(WINDOWS['5m'], points, now) };
   }
 
   /** The last {@link INTERVALS} minutes of the monotonic clock; the last one contains `at` and is incomplete. */
@@ -304,33 +303,23 @@ export class QueueSeries {
     rings.slots.set([...values, counts.ready, counts.scheduled, counts.reserved, age], slotOf(minuteOf(at)));
   }
 
-  #ratesOver(windowMs: number, atMs: number, totals: Counters, changedAt: number | null): Rates {
+  /** The known values of the counters, newest first. */
+  #points(changedAt: number | null): Point[] {
     const rings = this.#rings;
     const last = this.last;
-    if (last === null) return NO_RATES;
-    const now = pointOf(toUnits(atMs), totals);
-    const from = now.at - windowMs / UNIT_MS;
-    let later: Point = now;
-    for (const earlier of this.#points(rings, last, changedAt)) {
-      if (earlier.at <= from) return ratesBetween(between(earlier, later, from), now);
-      later = earlier;
-    }
-    return ratesBetween(later, now);
-  }
-
-  /** The known values of the counters, newest first. */
-  *#points(rings: Rings | null, last: QueueReading, changedAt: number | null): Generator<Point> {
-    if (changedAt !== null && changedAt > this.#lastAt) yield pointOf(toUnits(changedAt), last.totals);
+    if (last === null) return [];
+    const points: Point[] = [];
+    if (changedAt !== null && changedAt > this.#lastAt) points.push(pointOf(toUnits(changedAt), last.totals));
     if (rings === null) {
-      yield pointOf(toUnits(this.#lastAt), last.totals);
-      yield pointOf(toUnits(this.#sameSince), last.totals);
-      return;
+      const same = [this.#lastAt, this.#sameSince].map((at) => pointOf(toUnits(at), last.totals));
+      return [...points, ...same];
     }
     for (let i = rings.count - 1; i >= Math.max(0, rings.count - SAMPLES); i -= 1) {
       const at = sampleAt(i);
       const [time = 0, insert = 0, take = 0, settle = 0] = rings.samples.subarray(at, at + SAMPLE_LENGTH);
-      yield { at: time, insert, take, settle };
+      points.push({ at: time, insert, take, settle });
     }
+    return points;
   }
 
   /** Zero counters if the queue was created in that minute, else null. */
@@ -415,6 +404,17 @@ function between(earlier: Point, later: Point, at: number): Point {
     take: earlier.take + part * grown(earlier.take, later.take),
     settle: earlier.settle + part * grown(earlier.settle, later.settle),
   };
+}
+
+/** @param points known values, newest first */
+function ratesOver(windowMs: number, points: readonly Point[], now: Point): Rates {
+  const from = now.at - windowMs / UNIT_MS;
+  let later = now;
+  for (const earlier of points) {
+    if (earlier.at <= from) return ratesBetween(between(earlier, later, from), now);
+    later = earlier;
+  }
+  return ratesBetween(later, now);
 }
 
 function ratesBetween(earlier: Point, now: Point): Rates {

@@ -116,9 +116,14 @@ export class Meter {
   /**
    * Waits for a storage call, and then returns what `done` makes of its answer. Counts the time of the call and, if it
    * fails, its outcome. One promise, not an async function: this is on the path of every request.
+   * @param startedAt when the call started, by the monotonic clock; defaults to now
    */
-  observe<T, R>(operation: MeteredOperation, call: Promise<T>, done: (answer: T) => R): Promise<R> {
-    const startedAt = this.#clock.monotonic();
+  observe<T, R>(
+    operation: MeteredOperation,
+    call: Promise<T>,
+    done: (answer: T) => R,
+    startedAt = this.#clock.monotonic(),
+  ): Promise<R> {
     return call.then(
       (answer) => {
         this.observeSince(operation, startedAt);

@@ -171,7 +171,8 @@ export class Queue {
     const repeats = hasKeys ? new Repeats() : null;
     const signal = this.#readySignal();
     // One deadline for the wait for a permit, the reads of usage and the engine.
-    const deadlineAt = clock.monotonic() + CALL_TIMEOUT_MS;
+    const startedAt = clock.monotonic();
+    const deadlineAt = startedAt + CALL_TIMEOUT_MS;
     const insert = (): Promise<ElementId[]> => {
       onSent?.();
       // Read `storage` now: a migration may have started while the insert waited for capacity.
@@ -199,7 +200,7 @@ export class Queue {
     namespace.noteSizes(this.key, elements);
     const stored = namespace.permits.insert(user, elements, begin);
     namespace.noteStoring(this.key, stored);
-    return meter.observe('insert', stored, (ids) => {
+    const noteOutcome = (ids: ElementId[]): ElementId[] => {
       if (repeats !== null && repeats.mismatched !== null) {
         meter.count('insert', 'idempotency-mismatch');
         throw mismatch(elements, repeats.mismatched, request, this.key);
@@ -211,7 +212,8 @@ export class Queue {
         namespace.announce(this.key, elements.length, groupsOf(elements));
       meter.count('insert', 'ok', elements.length);
       return ids;
-    });
+    };
+    return meter.observe('insert', stored, noteOutcome, startedAt);
   }
 
   /** The signal that the engine publishes with an insert; null if it publishes none, or there is no other node. */
@@ -844,7 +846,8 @@ function groupsOf(elements: readonly NewElement[]): Set<GroupName> {
 }
 
 /** Groups adjacent elements with the same timing and groups, and counts them: in large inserts nearly all are alike. */
-function* runsOf(elements: readonly NewElement[]): Generator<{ element: NewElement; count: number }> {
+function runsOf(elements: readonly NewElement[]): { element: NewElement; count: number }[] {
+  const runs: { element: NewElement; count: number }[] = [];
   for (let at = 0; at < elements.length; ) {
     const element = elements[at] as NewElement;
     const { matureAt, delayMs, groups } = element;
@@ -853,8 +856,9 @@ function* runsOf(elements: readonly NewElement[]): Generator<{ element: NewEleme
       const next = elements[at] as NewElement;
       if (next.groups !== groups || next.matureAt !== matureAt || next.delayMs !== delayMs) break;
     }
-    yield { element, count: at - from };
+    runs.push({ element, count: at - from });
   }
+  return runs;
 }
 
 /** Whether both settlements are of the same kind, so that they can be counted together. */

@@ -213,9 +213,12 @@ export class WaitQueue {
 
   /** `count` elements become eligible in `inMs`: wakes up then at the latest. */
   expect(inMs: number, count = 1): void {
+    if (inMs <= 0) {
+      this.match(count);
+      return;
+    }
     const at = this.#ns.clock.monotonic() + inMs;
-    if (inMs <= 0) this.match(count);
-    else if (this.#inFlight !== null) {
+    if (this.#inFlight !== null) {
       this.#inFlight.storedDueAt = earlier(this.#inFlight.storedDueAt, at);
     } else if (this.#hasConsumers && earlier(this.#dueAt, at) !== this.#dueAt) {
       this.#dueAt = at;
@@ -496,7 +499,7 @@ export class WaitQueue {
     else if (isShort) this.#endTimedOut();
     // Earlier consumers got the elements of the match; those that timed out are entitled to a look of their own.
     else if (this.#timedOut > 0) this.#match(this.#waitingCount);
-    if (this.#inFlight === null) this.#sleep();
+    if (this.#inFlight === null && this.#hasConsumers) this.#sleep();
   }
 
   /** The engine is unavailable: consumers keep waiting, except for those that timed out, which end with the error. */

@@ -384,8 +384,8 @@ export function checkAccess(
 ): void {
   if (access === 'administrator' && user?.isAdministrator !== true) throw administratorRequired(user);
   if (namespace === undefined) return;
-  if (user === null || !user.maySee(namespace)) throw namespaceNotFound(namespace);
-  if (right !== null) checkRight(user, right, namespace);
+  if (user !== null && right !== null) checkRight(user, right, namespace);
+  else if (user?.maySee(namespace) !== true) throw namespaceNotFound(namespace);
 }
 
 function administratorRequired(user: User | null): QuaysideError {

@@ -342,7 +342,7 @@ export class Front {
   /** Finds the route, checks access, sets the namespace and the queue of the path, and calls the handler. */
   #dispatch(call: HttpCall): void {
     const user = call.login;
-    if (user !== null) this.#countConnection(call, user.name);
+    if (user !== null && call.connection.countedFor === null) this.#countConnection(call, user.name);
     const match = this.router.find(call.request.method ?? '', call.path);
     if (match === null && this.parts.upgrades?.has(call.path) === true) throw upgradeRequired(call);
     if (user === null && match?.route.access !== 'open') throw unauthorized(call);
@@ -369,7 +369,7 @@ export class Front {
    * @throws QuaysideError `overloaded`
    */
   #countConnection({ connection, response, isGone }: HttpCall, user: string): void {
-    if (connection.countedFor !== null || isGone) return;
+    if (isGone) return;
     try {
       this.#connectionLimit.enter(user);
     } catch (error) {

@@ -155,8 +155,9 @@ export class ConcurrencyLimit {
   #hasCapacity({ running }: KeyState, size: number): boolean {
     if (size === 0) return true;
     const { perKey, total = Number.POSITIVE_INFINITY, guaranteed = 0, isExact = false } = this.#options;
-    const fits = (sum: number, bound: number): boolean => (isExact ? sum + size <= bound : sum < bound);
-    return fits(running, perKey) && (fits(this.#total, total) || running < guaranteed);
+    // If the task may exceed the bound, less than the bound must be used.
+    const needed = isExact ? size : 1;
+    return running + needed <= perKey && (this.#total + needed <= total || running < guaranteed);
   }
 
   /** Resolves once the task has been counted as running. */
