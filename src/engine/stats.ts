@@ -2,7 +2,7 @@ import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
-import { isUnknownOutcome, NOT_REACHABLE, unavailable } from './calls.ts';
+import { CALL_TIMEOUT_MS, isUnknownOutcome, NOT_REACHABLE, unavailable } from './calls.ts';
 import type { EngineLog } from './engine.ts';
 import { SharedReads } from './shared-reads.ts';
 
@@ -86,9 +86,10 @@ export interface CounterStore {
   write(deltas: readonly CounterDeltas[]): Promise<void>;
   /**
    * Calls `found` for each stored group, with the index of its queue.
+   * @param deadlineAt by the monotonic clock; an engine that reads by one call, which has its own deadline, ignores it
    * @throws QuaysideError `storage-unavailable`
    */
-  read(queues: readonly QueueKey[], onFound: OnStoredCounters): Promise<void>;
+  read(queues: readonly QueueKey[], onFound: OnStoredCounters, deadlineAt: number): Promise<void>;
 }
 
 /** May be called several times for one group: its counters are added up. */
@@ -210,19 +211,20 @@ export class BufferedStats implements Stats {
 
   /** Each count must be included once: either from the buffer or from the store. */
   async #readAll(queues: readonly QueueKey[]): Promise<Map<GroupName, Counters>[]> {
-    const repeatUntil = this.#clock.monotonic() + REPEAT_READ_MS;
+    const startedAt = this.#clock.monotonic();
     for (;;) {
       if (!this.#store.isOrdered) await Promise.allSettled(this.#flushing);
       const flushes = this.#flushes;
       const counts = queues.map((queue) => this.#bufferedOf(queue));
-      await this.#store.read(queues, (index, group, stored) => {
+      const onFound: OnStoredCounters = (index, group, stored) => {
         const groups = counts[index];
         const counters = groups?.get(group) ?? zeroCounters();
         addCounters(counters, stored);
         groups?.set(group, counters);
-      });
+      };
+      await this.#store.read(queues, onFound, startedAt + CALL_TIMEOUT_MS);
       const isConsistent = this.#store.isOrdered || this.#flushes === flushes;
-      if (isConsistent || this.#clock.monotonic() >= repeatUntil) return counts;
+      if (isConsistent || this.#clock.monotonic() >= startedAt + REPEAT_READ_MS) return counts;
     }
   }
 

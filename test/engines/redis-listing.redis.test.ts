@@ -8,8 +8,11 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
-import { freshPrefix, redisEngine } from './redis.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+import { ANSWERED_MS, inTime, stopped } from './fake-time.ts';
+import { freshPrefix, QUEUE_CALL, redisEngine } from './redis.ts';
 
 const NAMESPACES = [plain('plain'), plain('stream', { groups: ['g'] })];
 const QUEUES: readonly QueueKey[] = Array.from({ length: 300 }, (_, i) => ({ ns: 'plain', name: `q${i}` }));
@@ -84,6 +87,32 @@ describe('A listing of queues on Redis', () => {
     const scan = { states: DELIVERY_STATES, after: null, limit: 10, bodies: false, group: '' };
     const tries = (await writer.storage.scan(queue, scan)).deliveries.map((delivery) => delivery.tries);
     assert.deepEqual([deliveries.length, tries.sort()], [1, [0, 1]]);
+  });
+
+  it('is answered in time although its first call took long, and an expired lease makes another one necessary', async () => {
+    const proxy = await TcpProxy.start(server.port);
+    const own = new FakeClock();
+    const url = `redis://127.0.0.1:${proxy.port}`;
+    const far = redisEngine({ url, namespaces: NAMESPACES, clock, prefix, ownClock: own });
+    await far.start();
+    const queue = { ns: 'plain', name: 'slow' };
+    await writer.storage.insert(queue, newElements('a'));
+    await writer.storage.take(queue, { group: '', count: 1, leaseMs: 1_000 });
+    clock.advance(1_001);
+    try {
+      const caught = proxy.catch(/_counts\r\n/, 'held');
+      const counted = codeOf(far.storage.counts(queue));
+      await caught;
+      own.advance(1_500);
+      const caughtAgain = proxy.catch(QUEUE_CALL, 'deaf');
+      proxy.release();
+      await caughtAgain;
+      proxy.state = 'dark';
+      assert.deepEqual(await inTime(own, [counted], ANSWERED_MS - 1_500), []);
+    } finally {
+      await stopped(far, own);
+      await proxy.stop();
+    }
   });
 
   it('counts the groups of streams', async () => {

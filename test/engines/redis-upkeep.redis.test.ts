@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
-import { afterEach, beforeEach, describe, it } from 'node:test';
+import { afterEach, beforeEach, describe, it, mock } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
+import { Batchers } from '../../src/engines/redis/batcher.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
@@ -589,10 +590,17 @@ describe('Housekeeping of the Redis engine', () => {
       const caught = proxy.catch(QUEUE_CALL, 'held');
       const counting = node.storage.counts(QUEUE);
       await caught;
+      const waiting = Promise.withResolvers<void>();
+      const { call } = Batchers.prototype;
+      const spy = mock.method(Batchers.prototype, 'call', function (this: Batchers, ...args: never[]) {
+        const [, { name }] = args as unknown as Parameters<Batchers['call']>;
+        if (name === 'sweep') waiting.resolve();
+        return Reflect.apply(call, this, args);
+      });
       const sweeping = node.storage.sweep();
-      await setTimeout(200);
+      await waiting.promise;
+      spy.mock.restore();
       const changing = change();
-      await setTimeout(10);
       proxy.release();
       await Promise.all([counting, sweeping, changing]);
     };

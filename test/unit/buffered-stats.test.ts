@@ -25,6 +25,8 @@ class CountersInMemory implements CounterStore {
   /** Queues whose counters cannot be read. */
   unreadable: readonly string[] = [];
   beforeReply: (() => Promise<void>) | null = null;
+  /** The deadlines of the reads. */
+  readonly deadlines: number[] = [];
   readonly #puts = new Map<string, number>();
 
   constructor(isOrdered = true) {
@@ -45,7 +47,8 @@ class CountersInMemory implements CounterStore {
     }
   }
 
-  async read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void> {
+  async read(queues: readonly QueueKey[], found: OnStoredCounters, deadlineAt: number): Promise<void> {
+    this.deadlines.push(deadlineAt);
     const before = this.beforeReply;
     this.beforeReply = null;
     await before?.();
@@ -143,6 +146,20 @@ describe('Buffered statistics', () => {
     stats.add(QUEUE, '', { put: 3 });
     store.beforeReply = () => stats.flush();
     assert.equal((await stats.read(QUEUE)).get('')?.put, 3);
+  });
+
+  it('are read again by the deadline of the first read if a flush overlaps it', async () => {
+    const [store, clock] = [new CountersInMemory(false), new FakeClock(0)];
+    const stats = statsOn(store, clock);
+    store.beforeReply = async () => {
+      clock.advance(1_000);
+      stats.add(QUEUE, '', { put: 1 });
+      await stats.flush();
+    };
+    assert.equal((await stats.read(QUEUE)).get('')?.put, 1);
+    const [first = 0, second] = store.deadlines;
+    assert.ok(first < clock.monotonic() + 4_000);
+    assert.equal(second, first);
   });
 
   it('are written within a second', async () => {

@@ -55,13 +55,13 @@ export class RedisCounters implements CounterStore {
     await executor.call('count', [key, ...others], args, options);
   }
 
-  async read(queues: readonly QueueKey[], onFound: OnStoredCounters): Promise<void> {
+  async read(queues: readonly QueueKey[], onFound: OnStoredCounters, deadlineAt: number): Promise<void> {
     const { executor, keys } = this.#context;
     const named = queues.map((queue) => keys.queue(queue).stats);
     // Each call reads at least one queue.
     for (let from = 0; from < named.length; ) {
       const [key = '', ...others] = named.slice(from);
-      const options = { writes: false, deadlineAt: executor.deadline(TIMEOUT_MS) };
+      const options = { writes: false, deadlineAt: Math.min(deadlineAt, executor.deadline(TIMEOUT_MS)) };
       const reply = await executor.call('counters', [key, ...others], [], options);
       const results = reply as readonly (readonly Reply[])[];
       for (const [i, flat] of results.entries()) {

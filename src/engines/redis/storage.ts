@@ -177,17 +177,22 @@ export class RedisStorage extends QueueStorage implements Storage {
 
   /** Of a queue without other calls, the counts are read together with those of other queues. */
   async counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
+    const deadlineAt = this.context.executor.deadline();
     if (group === undefined && !this.batchers.isInUse(queue)) {
       const counts = await this.#idleCounts.read(queue);
       if (counts !== null) return counts;
     }
-    return this.#countInOrder(queue, group);
+    return this.#countInOrder(queue, group, deadlineAt);
   }
 
   /** Runs after all calls made earlier. */
-  #countInOrder(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
+  #countInOrder(
+    queue: QueueKey,
+    group?: GroupName,
+    deadlineAt = this.context.executor.deadline(),
+  ): Promise<QueueCounts> {
     const join = group === undefined ? 'counts' : `counts ${group}`;
-    return this.batchers.call(queue, COUNTS, group ?? null, { join });
+    return this.batchers.call(queue, COUNTS, group ?? null, { join, deadlineAt });
   }
 
   /** The counts of queues without calls; null for those of which the verb has to be called. */
