@@ -10,7 +10,7 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
-import { purge, rollback, settle } from '../support/settle.ts';
+import { extend, purge, rollback, settle } from '../support/settle.ts';
 import { sweepAffected } from '../support/sweep.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { passGently } from './fake-time.ts';
@@ -566,6 +566,68 @@ describe('Housekeeping of the Redis engine', () => {
     }
     const entries = Number(await cli('ZCARD', new Keys(prefix).due));
     assert.ok(entries <= 4, `${entries} entries`);
+  });
+
+  it('ending a lease of a stream takes no more commands if many other groups have leases', async () => {
+    /** How many commands a sweep takes after a lease of one of so many groups has expired. */
+    const commandsWith = async (count: number): Promise<number> => {
+      const own = redisEngine({ url: (await standalone()).url, namespaces: NAMESPACES, clock });
+      await own.start();
+      const { storage } = own;
+      const queue = { ns: 'stream', name: 'q' };
+      const groups = Array.from({ length: count }, (_, i) => `g${i}`);
+      for (let at = 0; at < count; at += 50) {
+        await storage.insert(queue, [newElement({ groups: groups.slice(at, at + 50) })]);
+      }
+      const reserveIn = (group: string, leaseMs: number) => storage.take(queue, { group, count: 1, leaseMs });
+      await Promise.all(groups.map((group) => reserveIn(group, 50_000)));
+      await storage.insert(queue, [newElement({ groups: ['g3'] })]);
+      await reserveIn('g3', 1_000);
+      clock.advance(1_000);
+      await cli('CONFIG', 'RESETSTAT');
+      assert.deepEqual(await sweepAffected(storage), [queue]);
+      const calls = (await cli('INFO', 'commandstats')).matchAll(/^cmdstat_z\w+:calls=(\d+)/gm);
+      assert.deepEqual(await sweepAffected(storage), []);
+      const { deliveries } = await storage.take(queue, { ...POP, group: 'g3' });
+      assert.deepEqual(
+        deliveries.map(({ tries }) => tries),
+        [1],
+      );
+      await own.stop();
+      return [...calls].reduce((sum, [, each]) => sum + Number(each), 0);
+    };
+    assert.equal(await commandsWith(400), await commandsWith(50));
+  });
+
+  it('ends a lease of a stream in time that an extension has shortened', async () => {
+    const queue = { ns: 'stream', name: 'shortened' };
+    await engine.storage.insert(queue, [newElement({ groups: ['g'] })]);
+    const [taken] = (await engine.storage.take(queue, { group: 'g', count: 1, leaseMs: 60_000 })).deliveries;
+    const ref = { id: taken?.id ?? '', group: 'g', token: null, leaseMs: 2_000 };
+    await extend(engine.storage, queue, [ref]);
+    clock.advance(2_000);
+    assert.deepEqual(await sweepAffected(engine.storage), [queue]);
+  });
+
+  it('ends leases of a stream that an earlier version stored without listing their groups', async () => {
+    const queue = { ns: 'stream', name: 'old' };
+    await engine.storage.insert(queue, [newElement({ groups: ['g', 'h'] })]);
+    for (const [group, leaseMs] of [
+      ['g', 1_000],
+      ['h', 2_000],
+    ] as const) {
+      await engine.storage.take(queue, { group, count: 1, leaseMs });
+    }
+    const { hash, order } = new Keys(prefix).queue(queue);
+    const listed = (await cli('HKEYS', hash)).split('\n').filter((field) => /^[lM]/.test(field));
+    await cli('HDEL', hash, ...listed);
+    await cli('ZREMRANGEBYLEX', order, '[m', '(n');
+    assert.ok(!(await cli('HKEYS', hash)).split('\n').includes('M'));
+    for (const _ of ['g', 'h']) {
+      clock.advance(1_000);
+      assert.deepEqual(await sweepAffected(engine.storage), [queue]);
+    }
+    assert.equal((await engine.storage.counts(queue)).reserved, 0);
   });
 
   describe('a sweep of a queue that the node last changed a minute ago, in one batch with a change', () => {

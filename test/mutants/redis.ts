@@ -461,6 +461,22 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'a lease of a stream that ends before the others of its group ends with them',
+    suite: 'redis upkeep',
+    edits: [
+      inRedis(
+        'library/deliveries.lua',
+        'if not listed or fromSix(ends) < fromSix(listed) then',
+        'if not listed then',
+      ),
+    ],
+  },
+  {
+    name: 'an extension that ends a lease of a stream earlier is not listed',
+    suite: 'redis upkeep',
+    edits: [inRedis('library/settle.lua', '      noteLease(q, item.gid, six(ends))\n', '')],
+  },
+  {
     name: 'old dedup keys beyond those of one sweep stay until housekeeping is due again',
     suite: 'redis upkeep',
     edits: [

@@ -150,6 +150,62 @@ end
 LEASES_AT_ONCE, EXPIRED_AT_ONCE = 1000, 1000
 MAX_COPIED = 16 * 1024 * 1024
 
+-- Named groups are listed by a moment before which none of their leases ends, so that the end of one lease does not
+-- visit all groups of a stream. The moment is only a lower bound, as a settled lease leaves it: a group whose moment has
+-- come is listed again by its first lease.
+
+local function listGroup(q, gid, moment)
+  local field = 'l' .. gid
+  local before = db('HGET', q.h, field)
+  if before == (moment or false) then return end
+  if before then db('ZREM', q.z, 'm' .. before .. gid) end
+  if moment then
+    db('ZADD', q.z, 0, 'm' .. moment .. gid)
+    db('HSET', q.h, field, moment)
+  else
+    db('HDEL', q.h, field)
+  end
+end
+
+local function listAgain(q, gid)
+  local first = firstMember(q.z, 'l' .. gid)
+  listGroup(q, gid, first and sub(first, 4, 9))
+end
+
+-- Lists the groups with leases of a queue that an earlier version wrote.
+local function listLeases(q)
+  if q.listsLeases or not membersBetween(q.z, '(l' .. PLAIN .. LAST, '(m', 1)[1] then return end
+  eachGroup(q, 'l', function(gid)
+    if gid ~= PLAIN then listAgain(q, gid) end
+  end)
+  db('HSET', q.h, 'M', '1')
+  q.listsLeases = '1'
+end
+
+-- Call this before a lease of the group is stored that ends at `ends`(6).
+function noteLease(q, gid, ends)
+  if gid == PLAIN then return end
+  listLeases(q)
+  local listed = db('HGET', q.h, 'l' .. gid)
+  if not listed or fromSix(ends) < fromSix(listed) then listGroup(q, gid, ends) end
+end
+
+-- Groups that are listed again in one call to find the first lease.
+local LISTED_AT_ONCE = 100
+
+-- When the first lease ends, or a moment before that; infinity if there is none.
+function firstLease(q)
+  listLeases(q)
+  local first, moment = firstMoment(q, 'l' .. PLAIN, 0), math.huge
+  for _ = 1, LISTED_AT_ONCE do
+    local before = moment
+    moment = firstMoment(q, 'm', 0)
+    if moment == before or moment >= first then break end
+    listAgain(q, sub(firstMember(q.z, 'm'), 8, 9))
+  end
+  return math.min(first, moment)
+end
+
 local function endedLeases(q, gid, limit)
   return membersBetween(q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1), limit)
 end
@@ -191,12 +247,14 @@ end
 function endAllLeases(q)
   local limit, gids, count, ended = call.leasesLeft, {}, 0, {}
   if limit == 0 then return true end
-  eachGroup(q, 'l', function(gid, first)
-    if fromSix(first, 4) > call.now then return false end
-    gids[#gids + 1] = gid
+  listLeases(q)
+  if #endedLeases(q, PLAIN, 1) > 0 then gids[1] = PLAIN end
+  for _, listed in ipairs(membersBetween(q.z, '[m', '(m' .. six(call.now + 1), limit - #gids)) do
+    gids[#gids + 1] = sub(listed, 8, 9)
+  end
+  for _, gid in ipairs(gids) do
     count = count + db('ZLEXCOUNT', q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1))
-    return #gids == limit
-  end)
+  end
   local isMore = count > limit or #gids == limit
   local share = isMore and math.ceil(limit / #gids) or limit
   for _, gid in ipairs(gids) do
@@ -206,6 +264,9 @@ function endAllLeases(q)
   for i = 1, math.min(#ended, limit) do
     if call.copied >= MAX_COPIED then return true end
     endLease(q, ended[i])
+  end
+  for _, gid in ipairs(gids) do
+    if gid ~= PLAIN then listAgain(q, gid) end
   end
   return isMore
 end

@@ -9,6 +9,8 @@
 --   B           present once an element had a large body
 --   L           group names by number (groups.lua)
 --   F           when group numbers were last freed because the queue had reached its group limit
+--   M           present if all named groups with leases are listed under `m`
+--   l<gid>      the moment(6) under which a named group is listed there
 --   e<seq>      an element: maturity(6) tries(4) as inserted, inserted at(6) expires at(6), then its content
 --   f<seq>      the front of an element with a large body: a copy of what precedes the body
 --   d<gid><seq> the record of a delivery, from its first reservation on (deliveries.lua)
@@ -22,6 +24,7 @@
 -- z, a sorted set with all scores 0, so that members are ordered by their bytes:
 --   w<gid><maturity><seq><tries and touched>   a waiting delivery
 --   l<gid><lease end><seq>                     a reserved delivery
+--   m<moment><gid>                             a named group none of whose leases ends before this moment
 --   a<maturity><seq>, b<seq>                   a stream's element that waits in some group, or is only reserved
 --   r<inserted at><seq>                        an element that retention may remove
 --   x<expires at><seq>                         an element that expires. Those of reserved or removed ones may remain.
@@ -156,7 +159,7 @@ end
 -- The state of a queue in one call. Most writes are buffered until `flush`, since one command for many members costs
 -- far less than one for each. A flush removes before it adds, and stores before it deletes.
 function openQueue(h, z)
-  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.node, 'B')
+  local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.node, 'B', 'M')
   local q = {
     h = h,
     z = z,
@@ -166,6 +169,7 @@ function openQueue(h, z)
     options = head[4] and cjson.decode(head[4]) or nil,
     session = head[5],
     hasFronts = head[6],
+    listsLeases = head[7],
     removed = {}, added = {}, stored = {}, deleted = {},
   }
   q.storedSeq = q.seq

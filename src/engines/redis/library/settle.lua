@@ -232,6 +232,7 @@ actions = {
       local ends = call.now + item.value
       remove(q, leaseMember(item.gid, d.ends, item.seq))
       flush(q)
+      noteLease(q, item.gid, six(ends))
       d.ends, d.since = ends, call.now
       add(q, leaseMember(item.gid, ends, item.seq))
       store(q, 'd' .. item.gid .. item.seq, recordText(d))

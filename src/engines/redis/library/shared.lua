@@ -22,7 +22,8 @@ local readElement, stateOf, groupsIn, elementMember, writeElement, changeGroup, 
 local NO_TOKEN, NOBODY, LEASES_AT_ONCE, EXPIRED_AT_ONCE, MAX_COPIED
 local memberTail, waitingMember, leaseMember, memberOf, readRecord, recordText, reasonIn, untouched, findDelivery
 local isReservedUntil
-local release, finish, removeDelivery, removeWaiting, failTry, endLeases, endAllLeases, expireElements
+local release, finish, removeDelivery, removeWaiting, failTry, expireElements
+local noteLease, firstLease, endLeases, endAllLeases
 
 -- insert.lua
 local timingOf, timingText, put, putOnce

@@ -90,12 +90,6 @@ local function forgetUnused(q)
   end
 end
 
-local function nextDue(q)
-  local nextAt = firstDue(q)
-  eachGroup(q, 'l', function(_, first) nextAt = math.min(nextAt, fromSix(first, 4)) end)
-  return nextAt
-end
-
 local function nextHousekeeping(q, window, hasEntries)
   return math.min(
     firstMoment(q, 'k', window), firstMoment(q, 'c', SESSION_MS), firstMoment(q, 'o', MARK_MS),
@@ -107,13 +101,9 @@ local function momentText(moment)
   return six(moment < math.huge and moment or 0)
 end
 
+-- Elements of streams have a member of their own if any group waits for them.
 local function hasReady(q)
-  local isFound = false
-  eachGroup(q, 'w', function(_, first)
-    isFound = fromSix(first, 4) <= call.now
-    return isFound
-  end)
-  return isFound
+  return math.min(firstMoment(q, 'w' .. PLAIN, 0), firstMoment(q, 'a', 0)) <= call.now
 end
 
 local function flag(condition)
@@ -147,7 +137,7 @@ verbs.sweep = function(q, args, at)
   forgetUnused(q)
   return concat({
     flag(call.released), flag(hasReady(q)), flag(more),
-    momentText(nextDue(q)), momentText(nextHousekeeping(q, window, hasEntries)),
+    momentText(math.min(firstDue(q), firstLease(q))), momentText(nextHousekeeping(q, window, hasEntries)),
   }), at + 1
 end
 

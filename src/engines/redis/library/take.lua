@@ -128,6 +128,7 @@ end
 local function reserve(q, gid, members, values, records, ends, holder)
   local endText, field, counter = six(ends), 'd' .. gid, unpackAt('>I4', holder) - 1
   local lease, stored, added = 'l' .. gid .. endText, {}, {}
+  noteLease(q, gid, endText)
   local now = six(call.now)
   local rest = sub(holder, 5, 16) .. endText .. sub(holder, 17, HOLDERS - 1) .. now
   local name, names = readHolders(holder, #values)
