@@ -64,6 +64,8 @@ const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell';
 const CHROMIUM_ARGS = ['--renderer-process-limit=1', '--in-process-gpu'];
 /** An address without a page, so that the console there requests and refreshes nothing of its own. */
 const NOWHERE = '#/nowhere';
+/** Rules of axe, by their tags. */
+const RULES = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
 const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
 /** A real server with the console built from the sources, and a browser. */
@@ -318,13 +320,15 @@ export class OpenedConsole {
     return ((await response.json()) as { totalSize: number }).totalSize;
   }
 
-  /** Violations of WCAG 2.2 AA on the page, and of good practice. */
-  async violations(page: Page): Promise<string[]> {
+  /**
+   * Violations on the page.
+   * @param rules default to those of WCAG 2.2 AA and of good practice
+   */
+  async violations(page: Page, rules = RULES): Promise<string[]> {
     // axe stays loaded while only the part of the address after `#` changes.
     if (!(await page.evaluate('"axe" in window'))) await page.evaluate(await readFile(AXE, 'utf8'));
-    const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
     const found = (await page.evaluate(
-      `axe.run(document, { runOnly: ${JSON.stringify(tags)}, resultTypes: ['violations'] }).then(({ violations }) => violations.map(
+      `axe.run(document, { runOnly: ${JSON.stringify(rules)}, resultTypes: ['violations'] }).then(({ violations }) => violations.map(
         ({ id, nodes }) => id + ': ' + nodes.map(({ target, failureSummary }) => target.join(' ') + ' ' + failureSummary).join('; ')))`,
     )) as string[];
     return found;

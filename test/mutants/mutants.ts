@@ -195,7 +195,7 @@ export const SUITES = {
   'HTTP requests': { files: ['test/http/requests.test.ts'], pattern: null },
   'console sessions': { files: ['test/http/console-session.test.ts'], pattern: null },
   'console in a browser': {
-    files: ['test/console/console.test.ts'],
+    files: ['test/console/connection.test.ts'],
     pattern:
       'break off|a response (never comes|stops)|silent before|start a proxy answered|keeps the dialog|ends a count',
   },

@@ -1,0 +1,3 @@
+import { runTogether } from '../support/together.ts';
+
+await runTogether('console/connection.test.ts');
