@@ -13,7 +13,7 @@ import { ConsoleWatch } from './amqp-talk.ts';
 import { breaks, pieces } from './mutations.ts';
 
 /** Frames to read; `npm run test:fuzz` reads a million. */
-const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000);
+const FRAMES = Number(process.env.FUZZ_FRAMES ?? 3_000);
 /** Every recorded session has more frames. */
 const FRAMES_A_SESSION = 10;
 

@@ -8,7 +8,7 @@ import { ends, LATE_MS, talk } from './amqp-talk.ts';
 import { cuts } from './mutations.ts';
 
 /** Frames per test; `npm run test:fuzz` sends a million in four tests. */
-const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000) / 4;
+const FRAMES = Number(process.env.FUZZ_FRAMES ?? 3_000) / 4;
 /** Every recorded session has more frames. */
 const FRAMES_A_SESSION = 10;
 /** Concurrent sessions. */

@@ -11,13 +11,13 @@ import { jsonOf, type Query } from '../support/http-client.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 
 /** Requests per run; `npm run test:fuzz` uses 20,000. */
-const REQUESTS = Number(process.env.FUZZ_REQUESTS ?? 1_000);
+const REQUESTS = Number(process.env.FUZZ_REQUESTS ?? 600);
 const SEED = Number(process.env.SEED ?? freshSeed());
 /** Concurrent requests. */
 const CONCURRENCY = 40;
 /** Percentages of failing engine calls, each used for `REQUESTS_A_WHILE` requests. */
 const FAILING = [2, 10, 30, 60];
-const REQUESTS_A_WHILE = 300;
+const REQUESTS_A_WHILE = 150;
 /** Max. event-loop turns by which a call is delayed. */
 const MAX_TURNS = 3;
 

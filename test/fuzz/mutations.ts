@@ -84,8 +84,8 @@ export function pieces(bytes: Buffer, shares: readonly number[]): Buffer[] {
 }
 
 const CUTS_AT_ONCE = 32;
-/** `npm run test:fuzz` cuts a session at every byte, `npm test` at every fourth one, with a random offset per run. */
-const CUT_EVERY = process.env.FUZZ_FRAMES === undefined ? 4 : 1;
+/** `npm run test:fuzz` cuts a session at every byte, `npm test` at every eighth one, with a random offset per run. */
+const CUT_EVERY = process.env.FUZZ_FRAMES === undefined ? 8 : 1;
 /** For test names. */
 export const CUT_AT = CUT_EVERY === 1 ? 'at every byte' : `at one byte in ${CUT_EVERY}`;
 

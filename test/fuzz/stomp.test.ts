@@ -22,7 +22,7 @@ import {
 import { otherHeader, otherNumber, RECORDED, type Recorded } from './stomp-sessions.ts';
 
 /** Frames to send; `npm run test:fuzz` sends a million. */
-const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000);
+const FRAMES = Number(process.env.FUZZ_FRAMES ?? 3_000);
 /** Every recorded session has more frames. */
 const FRAMES_A_RUN = 10;
 const RUNS = 2 * Math.ceil(FRAMES / FRAMES_A_RUN / 2);

@@ -4,7 +4,7 @@ import { freshSeed } from '../support/random.ts';
 import { runBatchCrash } from './batch-crash-run.ts';
 
 /** `npm run test:crash:batches` kills the server 200 times. */
-const KILLS = Number(process.env.BATCH_KILLS ?? 8);
+const KILLS = Number(process.env.BATCH_KILLS ?? 4);
 
 describe('Batch inserts, takes and settlements on a server killed under load', () => {
   it(`lose no element and deliver no committed element again in ${KILLS} kills`, async (t) => {

@@ -7,7 +7,7 @@ import { ServerProcess } from '../support/server-process.ts';
 import { until } from '../support/until.ts';
 
 /** `npm run test:crash:batches` kills the server 200 times. */
-const KILLS = Number(process.env.BATCH_KILLS ?? 5);
+const KILLS = Number(process.env.BATCH_KILLS ?? 3);
 const PRODUCERS = 4;
 const LINES = 50;
 /** The time of a kill after one more batch was stored. */
