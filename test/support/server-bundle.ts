@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { build } from 'vite';
 import { spawnOwned } from './owned-process.ts';
-import { cacheOfBundle } from './server-command.ts';
+import { cacheOfBundle, SQLITE_CALLER } from './server-command.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 /** The programs and threads, named as their modules expect them next to the main program. */
@@ -15,6 +15,8 @@ const PROGRAMS = {
   'worker/main': 'src/engines/sqlite/worker/main.ts',
   'thread/worker': 'src/sandbox/thread/worker.ts',
   'yaml-thread': 'src/config/yaml-thread.ts',
+  // Not of the server: tests start it some thirty times, to kill it.
+  [SQLITE_CALLER]: 'test/engines/sqlite-caller.ts',
 };
 /**
  * Packages to bundle. The drivers of Redis and PostgreSQL are not, since a server may lack them, and neither are

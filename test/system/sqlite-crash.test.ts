@@ -8,8 +8,9 @@ import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.t
 import { bodyTexts } from '../support/elements.ts';
 import { spawnOwned } from '../support/owned-process.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
+import { sqliteCaller } from '../support/server-command.ts';
 
-const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
+const CALLER = sqliteCaller();
 /** `npm run test:crash:sqlite` kills the process 100 times. */
 const KILLS = Number(process.env.SQLITE_KILLS ?? 4);
 /** Maximum number of acknowledged inserts before a kill. */

@@ -21,8 +21,9 @@ import { SCHEMA_VERSION } from '../../src/engines/sqlite/worker/schema.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { spawnOwned } from '../support/owned-process.ts';
+import { sqliteCaller } from '../support/server-command.ts';
 
-const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
+const CALLER = sqliteCaller();
 
 describe('Opening a SQLite file', () => {
   it('creates the file and its parent folders, from a relative or an absolute path', async () => {

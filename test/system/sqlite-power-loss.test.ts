@@ -12,9 +12,10 @@ import type { Line } from '../engines/sqlite-caller.ts';
 import { QUEUE, withFolder } from '../engines/sqlite-folder.ts';
 import { losePower, powerLossEnvironment } from '../support/power-loss.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
+import { sqliteCaller } from '../support/server-command.ts';
 import { purge } from '../support/settle.ts';
 
-const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
+const CALLER = sqliteCaller();
 
 interface Reservation {
   /** The number of elements found at the start. */
