@@ -21,6 +21,7 @@ from quayside.aio import (
     Retry,
     SelectorFailure,
     Stopped,
+    StoppedError,
     TimeoutError,
     ValidationError,
     Worker,
@@ -236,6 +237,20 @@ class Clients(AioTest):
         authorization = authorization_of(None)
         async with Quayside(URL, auth=lambda: authorization) as client:
             self.assertEqual((await client.queue(self.queue.name).status()).total, 0)
+
+    async def test_a_request_sends_any_call_of_the_http_interface(self) -> None:
+        element_id = await self.queue.insert("x", delay=3600)
+        path = f"/q/{self.queue.name}"
+        self.assertEqual((await self.client.request("DELETE", f"{path}/{element_id}")).status, 204)
+        await self.client.request("POST", path, body=b"\xff", content_type="image/png")
+        taken = await self.client.request("GET", path)
+        self.assertEqual((taken.body, taken.headers["content-type"]), (b"\xff", "image/png"))
+        with self.assertRaises(QuaysideError) as raised:
+            await self.client.request("GET", f"{path}?to=0")
+        self.assertEqual(raised.exception.code, "pop-timeout")
+        await self.client.close()
+        with self.assertRaises(StoppedError):
+            await self.client.request("GET", "/q")
 
     async def test_failures_name_their_outcome(self) -> None:
         async with Quayside("http://127.0.0.1:9", retry=Retry(attempts=2, min=0.001)) as client:

@@ -343,6 +343,48 @@ class Failures(ClientTest):
                 client.queue(self.queue.name).status()
         self.assertEqual((raised.exception.status, raised.exception.code), (401, "unauthorized"))
 
+    def test_a_request_sends_any_call_of_the_http_interface(self) -> None:
+        element_id = self.queue.insert("x", delay=3600)
+        path = f"/q/{self.queue.name}"
+        self.assertEqual(self.client.request("DELETE", f"{path}/{element_id}").status, 204)
+        self.assertEqual(self.queue.status().total, 0)
+        inserted = self.client.request("PUT", path, body="ä", content_type="text/plain; charset=utf-8")
+        self.assertEqual(json.loads(inserted.text).keys(), {"id"})
+        taken = self.client.request("GET", path)
+        self.assertEqual((taken.text, taken.headers["content-type"]), ("ä", "text/plain; charset=utf-8"))
+        with self.assertRaises(QuaysideError) as raised:
+            self.client.request("GET", f"{path}?to=0")
+        self.assertEqual((raised.exception.code, raised.exception.status), ("pop-timeout", 504))
+
+    def test_a_request_is_repeated_after_an_unknown_outcome_only_if_that_is_harmless(self) -> None:
+        lost = ConnectionError("connection-failed", "lost", outcome="unknown")
+        client = Quayside(URL, retry=Retry(attempts=3, min=0.001))
+        self.addCleanup(client.close)
+        for method, path, repeatable, sent in (
+            ("GET", f"/q/{self.queue.name}/status", None, 3),
+            ("GET", f"/q/{self.queue.name}", None, 1),
+            ("GET", f"/q/{self.queue.name}?reserve=true", None, 1),
+            ("GET", f"/q/{self.queue.name}?reserve=true", True, 3),
+            ("POST", "/operations", None, 1),
+        ):
+            with patch.object(client._transport, "send", side_effect=lost) as send, self.assertRaises(ConnectionError):
+                client.request(method, path, repeatable=repeatable)
+            self.assertEqual(send.call_count, sent, (method, path))
+
+    def test_a_request_that_cannot_be_sent_is_rejected(self) -> None:
+        wrong: list[dict[str, Any]] = [
+            {"path": "q/N/x"},
+            {"path": "/q/N/x y"},
+            {"path": "/q/N/ä"},
+            {"method": "GET /x HTTP/1.1\r\n"},
+            {"content_type": "text/plain\r\nx: y"},
+            {"body": {"a": 1}},
+        ]
+        for arguments in wrong:
+            with self.assertRaises(ValidationError, msg=str(arguments)):
+                request: dict[str, Any] = {"method": "POST", "path": "/x", **arguments}
+                self.client.request(**request)
+
     def test_an_api_token_is_accepted_as_an_argument_and_from_the_environment(self) -> None:
         body = json.dumps({"name": "test"}).encode()
         request = Request("POST", "/tokens", body, "application/json", repeatable=False)

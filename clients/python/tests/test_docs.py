@@ -34,8 +34,8 @@ class Examples(unittest.TestCase):
                 if ".run()" not in block:
                     exec(compile(block, str(PAGE), "exec"), names)
                     ran += 1
-        self.assertEqual(ran, 7)
-        for line in ("{'order': 1} ", "working on {'order': 4}", "working on {'order': 8}", "0 0", "{'order': 3} 20"):
+        self.assertEqual(ran, 8)
+        for line in ("{'order': 1} ", "working on {'order': 4}", "working on {'order': 8}", "0 0", "{'order': 3} 20", "202"):
             self.assertIn(f"\n{line}", f"\n{printed.getvalue()}")
 
     def test_the_readme_of_the_package_inserts_an_element(self) -> None:

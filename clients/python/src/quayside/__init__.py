@@ -12,7 +12,7 @@ from .errors import (
     TimeoutError,
     ValidationError,
 )
-from .models import BrowsedElement, Element, Holder, QueueStatus, SelectorError, SelectorFailure, State
+from .models import BrowsedElement, Element, Holder, QueueStatus, RawResponse, SelectorError, SelectorFailure, State
 from .protocol import Retry
 from .worker import Worker
 from .working import Stopped, WorkerEvent
@@ -30,6 +30,7 @@ __all__ = [
     "QuaysideError",
     "Queue",
     "QueueStatus",
+    "RawResponse",
     "Reservation",
     "Retry",
     "RetryLater",

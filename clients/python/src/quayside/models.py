@@ -125,6 +125,20 @@ class SelectorFailure:
 
 
 @dataclass(frozen=True)
+class RawResponse:
+    """The response to a request for which the client has no method."""
+
+    status: int
+    #: Their names are in lower case.
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+@dataclass(frozen=True)
 class QueueStatus:
     """Size and counters of a queue."""
 

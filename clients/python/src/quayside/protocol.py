@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import random
+import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -365,6 +366,22 @@ def reason_of(error: BaseException) -> str:
     """Returns the reason of a failed try, as stored with the element."""
     text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def raw_request(
+    method: str, path: str, body: bytes | str | None, content_type: str, repeatable: bool | None
+) -> Request:
+    """Returns a request of the caller's own. By default, a GET is repeatable, unless it takes an element of a queue."""
+    sent = (("method", method, "[A-Z]+"), ("path", path, "/[!-~]*"), ("content_type", content_type, "[ -~]+"))
+    for name, value, pattern in sent:
+        if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
+            raise ValidationError([f"{name}={value!r:.64} must match {pattern}."])
+    if body is not None and not isinstance(body, (bytes, str)):
+        raise ValidationError([f"body={body!r:.64} must be bytes or a str."])
+    if repeatable is None:
+        repeatable = method == "GET" and re.match(r"/q/[^/?]+/[^/?]+(\?|$)", path) is None
+    encoded = body.encode() if isinstance(body, str) else body or b""
+    return Request(method, path, encoded, None if body is None else content_type, repeatable=repeatable)
 
 
 def browse_request(path: str, **query: str | int | None) -> Request:

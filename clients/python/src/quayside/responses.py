@@ -10,12 +10,21 @@ from datetime import datetime
 from typing import Any
 
 from .errors import ConnectionError, LeaseLostError, Outcome, QuaysideError
-from .models import Content, Holder, Look, QueueStatus, SelectorError, SelectorFailure
+from .models import Content, Holder, Look, QueueStatus, RawResponse, SelectorError, SelectorFailure
 from .protocol import Response, Settlement, settle_order
 
 
-def error_of(response: Response) -> QuaysideError | None:
-    """Returns the error of a response; None if the call succeeded, or if its wait ended without an element."""
+def raw_of(response: Response) -> RawResponse:
+    """Returns the response to a request of the caller's own. Raises if it is an error, also one that takes return."""
+    if (error := error_of(response, accepted=None)) is not None:
+        raise error
+    return RawResponse(response.status, response.headers, response.body)
+
+
+def error_of(response: Response, accepted: str | None = "pop-timeout") -> QuaysideError | None:
+    """Returns the error of a response; None if the call succeeded, or if the error has the accepted code, by default
+    that of a wait that ended without an element.
+    """
     if response.status < 300:
         return None
     problem: Any = None
@@ -29,7 +38,7 @@ def error_of(response: Response) -> QuaysideError | None:
         return foreign_error(response)
     request_id = problem.get("requestId")
     line = problem.get("line")
-    if code == "pop-timeout":
+    if code == accepted:
         return None
     return QuaysideError(
         code,

@@ -11,7 +11,7 @@ from ..errors import (
     TimeoutError,
     ValidationError,
 )
-from ..models import BrowsedElement, Element, Holder, QueueStatus, SelectorError, SelectorFailure, State
+from ..models import BrowsedElement, Element, Holder, QueueStatus, RawResponse, SelectorError, SelectorFailure, State
 from ..protocol import Retry
 from ..working import Stopped, WorkerEvent
 from .client import Quayside, Queue, Reservation
@@ -30,6 +30,7 @@ __all__ = [
     "QuaysideError",
     "Queue",
     "QueueStatus",
+    "RawResponse",
     "Reservation",
     "Retry",
     "RetryLater",

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from .. import protocol, responses
 from ..codec import Codec, DefaultCodec
 from ..errors import LeaseLostError, QuaysideError
-from ..models import BrowsedElement, Content, Element, QueueStatus, Receipt, SelectorFailure, State
+from ..models import BrowsedElement, Content, Element, QueueStatus, RawResponse, Receipt, SelectorFailure, State
 from ..protocol import REPLY_SECONDS, Action, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .batcher import Batcher
 from .transport import Transport, shielded
@@ -58,6 +58,25 @@ class Quayside:
     def queue(self, name: str, codec: Codec[Any] | None = None) -> Queue[Any]:
         """Returns a queue by its name, `NAMESPACE/QUEUE`. Sends no request. Keep it: its calls share requests."""
         return Queue(self, name, codec if codec is not None else DefaultCodec())
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | str | None = None,
+        content_type: str = "application/json",
+        repeatable: bool | None = None,
+        timeout: float | None = None,
+    ) -> RawResponse:
+        """Sends any request of the HTTP interface, with the client's credentials, repeats and errors.
+
+        `path` begins with "/" and includes the query. `body` is JSON unless `content_type` says otherwise. `repeatable`
+        is whether the request may be sent again after an unknown outcome; None: a GET may that takes no element.
+        """
+        self.check_open()
+        request = protocol.raw_request(method, path, body, content_type, repeatable)
+        return responses.raw_of(await self.send(request, timeout))
 
     async def close(self) -> None:
         """Waits for inserts and settlements, ends all other calls, and rejects later ones."""
