@@ -95,6 +95,8 @@ const GRACE_MS = 30_000;
 const POLL_MS = 25_000;
 /** A take without a response fails after this long, and is repeated. */
 const TAKE_TIMEOUT_MS = 45_000;
+/** Time limit of one attempt to settle, so that `stop` ends soon after its grace period, also if the network is cut. */
+const SETTLE = { timeoutMs: 30_000 };
 /** Maximum elements of one take. */
 const MAX_TAKE = 1_000;
 /** A cancel that arrives before the take that it should end has no effect, so it is repeated at this interval. */
@@ -242,7 +244,7 @@ export class Worker<T> implements AsyncDisposable {
         const taken = await this.#take(Math.min(free, MAX_TAKE));
         failures = 0;
         for (const reservation of taken) {
-          if (this.#isStopping) this.#returnJob(reservation, () => reservation.release());
+          if (this.#isStopping) this.#returnJob(reservation, () => reservation.release(SETTLE));
           else void this.#run(reservation);
         }
         if (taken.length === 0 && !this.#isStopping) this.#emit('idle');
@@ -355,19 +357,19 @@ export class Worker<T> implements AsyncDisposable {
   }
 
   async #commit({ reservation, startedAt }: Job<T>): Promise<void> {
-    await reservation.commit();
+    await reservation.commit(SETTLE);
     this.#emit('committed', reservation, monotonic() - startedAt);
   }
 
   async #fail(reservation: HeldReservation<T>, error: unknown): Promise<void> {
     const reason = textOf(error);
     if (error instanceof Bury) {
-      await reservation.bury(reason);
+      await reservation.bury(reason, SETTLE);
       this.#emit('buried', reservation, error);
       return;
     }
     const delayMs = this.#delayOf(reservation, error);
-    await reservation.rollback({ reason, ...(delayMs !== undefined && { delayMs }) });
+    await reservation.rollback({ ...SETTLE, reason, delayMs });
     this.#emit('rolledBack', reservation, error, delayMs);
   }
 
@@ -394,7 +396,7 @@ export class Worker<T> implements AsyncDisposable {
       const { reservation } = job;
       // Roll back, not release: the handler may have done part of its work, so this counts as a try.
       this.#returnJob(reservation, () =>
-        reservation.rollback({ delayMs: 0, reason: 'the worker was stopped' }),
+        reservation.rollback({ ...SETTLE, delayMs: 0, reason: 'the worker was stopped' }),
       );
       reservation.abort(new StoppedError('The worker was stopped; its grace period is over.'));
     }
@@ -407,7 +409,7 @@ export class Worker<T> implements AsyncDisposable {
       for (const { reservation, isDecided } of this.#jobs) {
         if (isDecided || !reservation.isHeld || reservation.leaseLeftMs > (this.#leaseMs * 2) / 3) continue;
         // A lost lease aborts the handler through the reservation's signal.
-        reservation.extend(this.#leaseMs).catch((error: unknown) => {
+        reservation.extend(this.#leaseMs, SETTLE).catch((error: unknown) => {
           if (reservation.isHeld) this.#report(error);
         });
       }

@@ -372,6 +372,43 @@ describe('A worker', () => {
     await frozen.close();
   });
 
+  it('stops after a commit that gets no response, and does not repeat it ten times', async (t) => {
+    let now = 0;
+    t.mock.method(performance, 'now', () => now);
+    t.mock.timers.enable({ apis: ['setTimeout'] });
+    let takes = 0;
+    let commits = 0;
+    const cut = new Quayside({
+      url: 'http://x',
+      auth: AUTH,
+      fetch: (input, { signal } = {}) => {
+        if (String(input).endsWith('/settle')) commits += 1;
+        const taken = { id: '1', lease: 'token', leaseUntil: new Date(now), text: '1', tries: 0 };
+        if (String(input).endsWith('/take') && takes++ === 0) return Promise.resolve(Response.json(taken));
+        return new Promise((_resolve, reject) => {
+          signal?.addEventListener('abort', () => reject(signal.reason));
+        });
+      },
+    });
+    const worker = new Worker(cut.queue('N/cut'), () => {}, { leaseMs: 10 * PATIENCE_MS }).start();
+    const errors = nextEvents(worker, 'error', 1);
+    await until(() => commits > 0);
+    let isStopped = false;
+    void worker.stop().then(() => {
+      isStopped = true;
+    });
+    await until(() => {
+      now += 1_000;
+      t.mock.timers.tick(1_000);
+      return isStopped;
+    });
+    const [[error] = []] = await errors;
+    assert.ok(error instanceof TimeoutError);
+    // An attempt takes 20 s, and a commit 30 s.
+    assert.ok(commits <= 2, `${commits} attempts`);
+    await cut.close();
+  });
+
   it('settles an element whatever value its handler throws, and reports no error', async () => {
     const queue = client.queue('N/odd');
     const thrown = [
