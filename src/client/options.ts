@@ -92,10 +92,12 @@ export interface RequestOptions extends CallOptions {
   readonly contentType?: string | undefined;
   /** Whether to repeat the request after an unknown outcome. Default: true for a GET, unless it takes an element. */
   readonly isRepeatable?: boolean | undefined;
+  /** How long the server may wait before it responds, such as `to` of a take. Default: 0. */
+  readonly waitMs?: number | undefined;
 }
 
 /** Options of a request whose response or body is streamed. */
-export interface StreamOptions extends Omit<RequestOptions, 'body' | 'isRepeatable'> {
+export interface StreamOptions extends Omit<RequestOptions, 'body' | 'isRepeatable' | 'waitMs'> {
   readonly body?: string | Uint8Array | ReadableStream<Uint8Array> | undefined;
 }
 

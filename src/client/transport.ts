@@ -31,7 +31,7 @@ export interface ClientRequest<Body = string | Uint8Array> {
   /** Whether the request may be sent again after an attempt whose outcome is unknown. */
   readonly isRepeatable: boolean;
   /** How long the server may wait before it answers. */
-  readonly waitMs?: number;
+  readonly waitMs?: number | undefined;
   readonly options?: CallOptions | undefined;
   /** Error codes that are returned as results of this request, not thrown. */
   readonly accepted?: readonly string[];

@@ -675,6 +675,13 @@ describe('The client', () => {
     assert.deepEqual(lengths().slice(4), [20_000, 85_536]);
   });
 
+  it('allows a request of the caller as long to be answered as its server may wait', async (t) => {
+    const timeouts = t.mock.method(globalThis, 'setTimeout');
+    const { client } = clientAnsweredBy(() => new Response('{}'));
+    await client.request('POST', '/take', { body: '{"from": [], "to": 60000}', waitMs: 60_000 });
+    assert.equal(Math.round(Number(timeouts.mock.calls[0]?.arguments[1])), 80_000);
+  });
+
   it('reports a redirect, and does not follow it', async () => {
     const redirecting = createHttpServer((_, response) => {
       response.writeHead(301, { location: server.url }).end();
