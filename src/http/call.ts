@@ -176,7 +176,7 @@ export class HttpCall {
   ): void {
     const length = Buffer.byteLength(text);
     if (this.isRead) this.front.limits.holdUnread(this, length);
-    const headers = this.#headersOf(contentType, length);
+    const headers = this.#headers(contentType, length);
     if (moreHeaders !== undefined) headers.push(...moreHeaders);
     // As many bytes as characters means ASCII, which is written faster as Latin-1.
     this.response.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
@@ -208,7 +208,7 @@ export class HttpCall {
     // The call may have failed while the pieces were built.
     if (this.isGone || this.response.headersSent) return;
     const more = typeof moreHeaders === 'function' ? moreHeaders() : moreHeaders;
-    this.response.writeHead(200, [...this.#headersOf(contentType, length), ...more]);
+    this.response.writeHead(200, [...this.#headers(contentType, length), ...more]);
     const last = built.pop() ?? '';
     for (const piece of built) {
       if (this.isGone) break;
@@ -227,7 +227,7 @@ export class HttpCall {
 
   /** Starts a response of unknown length: `write` appends to it, and `response.end` ends it. */
   startStream(contentType: string): void {
-    const headers = this.#headersOf(contentType);
+    const headers = this.#headers(contentType, null);
     if (!this.front.isClosing) headers.push('connection', 'close');
     // Closing the connection ends the body. Without chunked encoding, each write is a single system call.
     this.response.useChunkedEncodingByDefault = false;
@@ -257,7 +257,7 @@ export class HttpCall {
   async sendStream(contentType: string, texts: AsyncIterable<string>): Promise<void> {
     for await (const text of texts) {
       if (this.isGone || this.response.writableEnded) return;
-      if (!this.response.headersSent) this.response.writeHead(200, this.#headersOf(contentType));
+      if (!this.response.headersSent) this.response.writeHead(200, this.#headers(contentType, null));
       const wantsMore = this.response.write(text);
       this.#watchReader();
       if (!wantsMore) await this.#drained();
@@ -283,8 +283,7 @@ export class HttpCall {
 
   /** Responds without a body. */
   sendEmpty(status: number, moreHeaders?: readonly string[]): void {
-    const headers = this.#headers();
-    if (status !== 204 && status !== 304) headers.push('content-length', '0');
+    const headers = this.#headers(null, status === 204 || status === 304 ? null : 0);
     if (moreHeaders !== undefined) headers.push(...moreHeaders);
     this.response.writeHead(status, headers).end();
     this.#recordDuration();
@@ -303,7 +302,7 @@ export class HttpCall {
     const { body } = delivery;
     this.front.limits.holdUnread(this, body.byteLength);
     if (this.span !== null) linkInsert(this.span, delivery);
-    const headers = this.#headers(delivery.headers);
+    const headers = this.#headers(null, null, delivery.headers);
     pushElementHeaders(headers, delivery);
     if (moreHeaders !== undefined) headers.push(...moreHeaders);
     this.response.writeHead(200, headers);
@@ -329,22 +328,21 @@ export class HttpCall {
     socket.setTimeout(this.front.parts.options.requestTimeoutMs);
   }
 
-  /** Sets the route's constant header lines on the response. Returns its other headers, to which callers may append. */
-  #headers(elementHeaders?: readonly string[]): string[] {
+  /**
+   * Sets the route's constant header lines on the response. Returns its other headers, to which callers may append.
+   * @param contentType null: there is no body, or the caller appends its type
+   * @param length null: unknown, or the caller appends it
+   * @param elementHeaders of the element in the response
+   */
+  #headers(contentType: string | null, length: number | null, elementHeaders?: readonly string[]): string[] {
     this.response.constantLines = this.route?.responseLines ?? this.front.inertLines;
     const headers: string[] = [];
     if (this.front.isClosing) headers.push('connection', 'close');
     if (this.origin !== null)
       headers.push(...corsHeaders(this.origin, this.front.exposedHeaders, elementHeaders));
     if (this.newCookie !== null) headers.push(...cookieHeaders(this, this.newCookie));
-    return headers;
-  }
-
-  /** The headers of a response with a body. @param length not given: unknown */
-  #headersOf(contentType: string, length?: number): string[] {
-    const headers = this.#headers();
-    headers.push('content-type', contentType);
-    if (length !== undefined) headers.push('content-length', String(length));
+    if (contentType !== null) headers.push('content-type', contentType);
+    if (length !== null) headers.push('content-length', String(length));
     return headers;
   }
 
@@ -361,7 +359,7 @@ export class HttpCall {
       return;
     }
     const { status, reason, contentType, body } = errorResponse(error, this.head.accept);
-    const headers = this.#headersOf(contentType, Buffer.byteLength(body));
+    const headers = this.#headers(contentType, Buffer.byteLength(body));
     this.response.writeHead(status, reason, [...headers, ...errorHeaders(error, this)]).end(body);
     this.#recordDuration();
   }
