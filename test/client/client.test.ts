@@ -708,6 +708,15 @@ describe('The client', () => {
     assert.equal(requests.length, 10);
   });
 
+  it('repeats a call for as long as the server is unavailable if it may make any number of attempts', async () => {
+    const { client, requests } = clientAnsweredBy(
+      () => (requests.length <= 50 ? new Response('', { status: 502 }) : Response.json(TAKEN)),
+      { retry: { attempts: Number.POSITIVE_INFINITY, minMs: 1, maxMs: 1 } },
+    );
+    assert.equal((await client.queue('N/x').reserve())?.id, TAKEN.id);
+    assert.equal(requests.length, 51);
+  });
+
   it('reports an unknown outcome after its last attempt', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/given up');
