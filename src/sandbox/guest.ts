@@ -440,6 +440,8 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
           try {
             if (isData && !isPure) {
               begin(message);
+              // A replacement would be stored nowhere, and later selectors would see it.
+              defineProperty(env, 'msg', { writable: false, configurable: false });
               isData = false;
             }
             answer = reduce(step(env), at, lateError);

@@ -19,7 +19,7 @@ describe('Whether a selector changes the payload', () => {
     ['another state', 'env.state = new Map([[1, p]])', 'env.state.get(1).a = 2'],
     ['env', 'env.p = p', 'env.p.a = 2'],
     ['the prototype of env', 'Object.setPrototypeOf(env, { p })', 'env.p.a = 2'],
-    ['another message', 'env.msg = { __proto__: env.msg, p }', 'env.msg.p.a = 2'],
+    ['another message', 'env.other = { __proto__: env.msg, p }', 'env.other.p.a = 2'],
     ['the message', 'env.msg.p = p', 'env.msg.p.a = 2'],
     ['the prototype of the message', 'Object.setPrototypeOf(env.msg, { p })', 'env.msg.p.a = 2'],
     [

@@ -147,6 +147,17 @@ describe('A sandbox', () => {
       }
     });
 
+    it('has a message that cannot be replaced, since no copy would have the new one', async () => {
+      for (const replaces of ['env.msg = { ...env.msg, payload: 2 }', 'delete env.msg']) {
+        const [replaced, later] = await ask(
+          [`env => { ${replaces}; return true }`, 'env => env.msg.payload.a === 1'],
+          json({ a: 1 }),
+        );
+        assert.match(replaced?.error ?? '', /^TypeError: /, replaces);
+        assert.deepEqual([later?.accepted, later?.error], [true, null], replaces);
+      }
+    });
+
     it('has a payload decoded by its content type', async () => {
       const show =
         'env => { const p = env.msg.payload; throw typeof p + " " + (p instanceof Uint8Array ? [...p] : JSON.stringify(p)) }';
