@@ -3,7 +3,7 @@ import { LIMITS } from '../model/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import type { HttpCall } from './call.ts';
-import { bodyTooLong, OWN_TIME_LIMIT, requestTimeout, wholeBody } from './request.ts';
+import { bodyTooLong, OWN_TIME_LIMIT, requestTimeout, UNCOUNTED_BYTES, wholeBody } from './request.ts';
 
 /** Listings of one user that may wait for an earlier one; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
@@ -30,8 +30,15 @@ const UNREAD_BYTES_PER_USER = 128 * 1_048_576;
 const UNREAD_BYTES = 2 * UNREAD_BYTES_PER_USER;
 /** Unread bytes that each user may have regardless of others: the largest take of many. */
 const GUARANTEED_UNREAD_BYTES = LIMITS.takeBytes;
-/** Responses of up to this size are not counted: the kernel accepts them at once. */
-const UNCOUNTED_BYTES = 65_536;
+/**
+ * Bytes of bodies that are being read or stored: of one user, and of all. Further bodies wait, unread in their sockets.
+ * A user who has less than the guaranteed bytes never waits for other users, whose clients may take a minute to send.
+ */
+const BODY_BYTES_PER_USER = 128 * 1_048_576;
+const BODY_BYTES = 2 * BODY_BYTES_PER_USER;
+const GUARANTEED_BODY_BYTES = 16 * 1_048_576;
+/** Bodies of one user that may wait; further ones are rejected. */
+const MAX_WAITING_HELD_BODIES = 1000;
 
 /** Exports and imports in progress. Clients may take any time for one, so a user who has none may always start one. */
 const EXPORTS_PER_USER = 2;
@@ -69,6 +76,16 @@ export class RequestLimits {
     // No more bodies of one user can have arrived.
     maxWaiting: LARGE_BODIES_PER_USER,
     rejection: () => overloaded('Too many large bodies are being stored; retry later.'),
+  });
+  readonly #bodies = new ConcurrencyLimit({
+    perKey: BODY_BYTES_PER_USER,
+    total: BODY_BYTES,
+    guaranteed: GUARANTEED_BODY_BYTES,
+    maxWaiting: MAX_WAITING_HELD_BODIES,
+    rejection: () =>
+      overloaded(
+        `Bodies of one user may occupy ${BODY_BYTES_PER_USER} bytes, and ${MAX_WAITING_HELD_BODIES} bodies are waiting; retry later, or send fewer at a time.`,
+      ),
   });
   /** Exports and imports, which take as long as their clients do. */
   readonly exports = new ConcurrencyLimit({
@@ -152,22 +169,47 @@ export class RequestLimits {
    * @throws QuaysideError `overloaded`
    */
   holdUnread(call: HttpCall, bytes: number): void {
-    if (bytes <= UNCOUNTED_BYTES || call.isGone) return;
-    const { login, request, response } = call;
-    const { socket } = request;
+    const { login, isGone } = call;
+    if (bytes <= UNCOUNTED_BYTES || isGone) return;
     const user = login?.name ?? ANONYMOUS;
     // A single element may be larger than the limit; it then counts as all of it.
     let held = Math.min(bytes, UNREAD_BYTES_PER_USER);
     this.#unread.enter(user, held);
-    const release = (): void => {
-      response.off('close', release);
-      socket.off('close', release);
+    onClose(call, () => {
       this.#unread.exit(user, held);
-      // This runs twice if the socket emits `close`, during which Node emits `close` of the response.
       held = 0;
-    };
-    response.once('close', release);
-    // A response that waits for earlier ones has no socket yet and does not emit `close`.
-    socket.once('close', release);
+    });
   }
+
+  /**
+   * Calls `read` when a body of at most this size may be read, perhaps before this returns. Without this limit, a user
+   * could occupy a body of memory with each connection. Fails the call if too many bodies wait.
+   * @param read may release the bytes early; otherwise they count until the response is sent or its connection closes
+   */
+  holdBody(call: HttpCall, bytes: number, read: (release: () => void) => void): void {
+    const user = call.login?.name ?? ANONYMOUS;
+    const start = (release: () => void): void => {
+      if (call.isGone || call.response.headersSent) {
+        release();
+        return;
+      }
+      onClose(call, release);
+      read(release);
+    };
+    const release = this.#bodies.tryEnter(user, { size: bytes });
+    if (release !== null) start(release);
+    else this.#bodies.enter(user, { size: bytes }).then(start, (error: unknown) => call.fail(error));
+  }
+}
+
+/** Calls `run` when a response is sent or its connection closes, perhaps twice. */
+function onClose({ request: { socket }, response }: HttpCall, run: () => void): void {
+  const close = (): void => {
+    response.off('close', close);
+    socket.off('close', close);
+    run();
+  };
+  response.once('close', close);
+  // A response that waits for earlier ones has no socket yet and does not emit `close`.
+  socket.once('close', close);
 }

@@ -12,6 +12,8 @@ import { withinSpan } from './traced-request.ts';
 
 /** Bytes of a body that are buffered before it is claimed; then its socket is paused. */
 const UNCLAIMED_BYTES = 65_536;
+/** Bodies and responses of up to this size are not counted in the bytes that a user may occupy. */
+export const UNCOUNTED_BYTES = 65_536;
 /** Bytes of a body read in chunks that are buffered; then its socket is paused. */
 const UNREAD_BYTES = 262_144;
 /**
@@ -248,10 +250,21 @@ export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer |
 
 /** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
 function claimBody(call: HttpCall, limit: number, onBody: OnBody): void {
-  const { request, head, response } = call;
+  const { request, head, response, front } = call;
   if (head.contentLength > limit) throw bodyTooLong(head.contentLength, limit);
-  if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
-  request.claim(limit, onBody);
+  const start = (receive: OnBody): void => {
+    if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
+    request.claim(limit, receive);
+  };
+  const maxBytes = head.isChunked ? limit : head.contentLength;
+  if (maxBytes <= UNCOUNTED_BYTES) start(onBody);
+  else
+    front.limits.holdBody(call, maxBytes, (release) =>
+      start((body) => {
+        if (body !== null && body.length <= UNCOUNTED_BYTES) release();
+        onBody(body);
+      }),
+    );
 }
 
 /** The error of a body of too many bytes, that of a request or of an element. */

@@ -131,6 +131,49 @@ describe('Bodies over the limit', () => {
   });
 });
 
+describe('Bodies of one user', () => {
+  const harness = sharedHarness({
+    users: ['one', 'two'].map((name) => ({ name, password: 'pw', rights: null })),
+  });
+  const open: RawConnection[] = [];
+  afterEach(() => {
+    for (const connection of open.splice(0)) connection.destroy();
+  });
+
+  /** Requests to send a body; the server answers with 100 when it reads it. */
+  const announce = async (user: string, ...headers: string[]): Promise<RawConnection> => {
+    const connection = await RawConnection.open(harness().port);
+    open.push(connection);
+    const authorization = `Authorization: ${basic(user, 'pw')}`;
+    const lines = ['PUT /q/N/q HTTP/1.1', 'Host: test', authorization, 'Expect: 100-continue', ...headers];
+    connection.send(rawRequest(lines));
+    return connection;
+  };
+  const statuses = async (connection: RawConnection, count: number): Promise<(number | undefined)[]> =>
+    (await connection.answers(count)).map(({ status }) => status);
+
+  for (const header of [`Content-Length: ${MIB}`, 'Transfer-Encoding: chunked']) {
+    it(`occupy at most 128 MiB; the next one is read when one of them has ended (${header})`, async () => {
+      const read = await Promise.all(Array.from({ length: 128 }, () => announce('one', header)));
+      for (const connection of read) assert.deepEqual(await statuses(connection, 1), [100]);
+      const [waiting, gone] = [await announce('one', header), await announce('one', header)];
+      assert.deepEqual(await statuses(await announce('two', header), 1), [100], 'another user does not wait');
+      assert.deepEqual(await statuses(await announce('one', 'Content-Length: 65536'), 1), [100]);
+      assert.equal(waiting.received + gone.received, '');
+      gone.destroy();
+      read[0]?.destroy();
+      assert.deepEqual(await statuses(waiting, 1), [100]);
+      const body = 'x'.repeat(1000);
+      const last = await announce('one', 'Content-Length: 100000');
+      waiting.send(
+        header.startsWith('T') ? `3e8\r\n${body}\r\n0\r\n\r\n` : Buffer.concat([Buffer.alloc(MIB, body)]),
+      );
+      assert.deepEqual(await statuses(waiting, 2), [100, 200]);
+      assert.deepEqual(await statuses(last, 1), [100]);
+    });
+  }
+});
+
 describe('Expect: 100-continue', () => {
   const harness = sharedHarness({ http: { bodyLimit: 1_000 } });
 
