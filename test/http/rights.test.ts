@@ -116,6 +116,77 @@ describe('Rights', () => {
     assert.ok((await data('unlisted')).some(({ id }) => id === 'secret@hidden'));
   });
 
+  it('no GET outside of a namespace tells users anything of a namespace that they may not see', async () => {
+    const admin = harness().client('unlisted:pw');
+    const created = async (method: string, path: string, body: object): Promise<string> => {
+      const answer = await admin.request(method, path, { body: JSON.stringify(body) });
+      assert.ok(answer.status < 300, answer.body.toString());
+      return answer.body.length === 0 ? '' : jsonOf<{ id: string }>(answer).id;
+    };
+    const at = (queue: string) => ({ ns: 'hidden', queue });
+    await admin.insert('hidden', 'canary-queue', 'canary-body', {
+      headers: { 'x-ks-hdr-a': 'canary-header' },
+    });
+    await created('PUT', '/q/hidden/canary-queue/options', { ttl: 1000 });
+    await admin.request('PATCH', '/q/hidden/canary-queue/pause');
+    const throwing = 'env => { throw new Error("canary-thrown") }';
+    const declaration = {
+      src: at('canary-source'),
+      dst: [{ ...at('canary-target'), selector: throwing }],
+      consumer: {},
+    };
+    await created('PUT', '/x/canary-exchange', declaration);
+    await admin.insert('hidden', 'canary-source', 'a');
+    const copy = { action: 'copy', source: at('canary-queue'), to: at('canary-copy') };
+    const operation = await created('POST', '/operations', copy);
+    const token = { name: 'canary-token', rights: { hidden: ['read'] }, expiresAt: null };
+    const tokenId = await created('POST', '/tokens', token);
+    const waiting = admin.get('hidden', 'canary-waited', { tid: 'canary-tid' });
+    await harness().waiting(1);
+    const routes = routeTable({ options: HTTP_DEFAULTS, version: '0' }).filter(
+      ({ id, methods, path, isPage }) =>
+        methods.includes('GET') &&
+        !path.includes(':namespace') &&
+        !isPage &&
+        !['events', 'openApi'].includes(id),
+    );
+    const texts = async (user: string): Promise<Map<string, string>> => {
+      const read = new Map<string, string>();
+      for (const { path } of routes) {
+        for (const id of path.includes(':') ? ['canary-exchange', operation, tokenId] : ['']) {
+          for (const form of ['', '?array=1', '?tree=1', '?filter=canary', '?verbose=1']) {
+            const target = path.replace(/:\w+/, id) + form;
+            const answer = await harness().client(`${user}:pw`).request('GET', target);
+            read.set(
+              target,
+              JSON.stringify([answer.headers, answer.body.toString()]).replaceAll(id || ' ', ' '),
+            );
+          }
+        }
+      }
+      return read;
+    };
+    const seen = (read: Map<string, string>): string[] =>
+      [...read].filter(([, text]) => /canary-|hidden/.test(text)).map(([target]) => target);
+    const byAdministrator = new Set(seen(await texts('unlisted')).map((target) => target.split('?')[0]));
+    for (const path of [
+      '/audit',
+      '/consumers',
+      '/definitions',
+      '/metrics',
+      '/operations',
+      '/q',
+      '/tokens',
+      '/x',
+    ]) {
+      assert.ok(byAdministrator.has(path), `an administrator sees the namespace in ${path}`);
+    }
+    for (const user of ['nobody', 'writer', 'all']) assert.deepEqual(seen(await texts(user)), [], user);
+    await admin.cancel('hidden', 'canary-waited', 'canary-tid');
+    assert.equal((await waiting).status, 410);
+    for (const path of ['/x/canary-exchange', `/tokens/${tokenId}`]) await admin.request('DELETE', path);
+  });
+
   it('metrics cover the namespaces that the user may see, and exchanges whose source they may see', async () => {
     const admin = harness().client('unlisted:pw');
     for (const ns of ['N', 'hidden']) {

@@ -96,6 +96,40 @@ export const HTTP: readonly Mutant[] = [
     edits: edit('http/limits.ts', '    this.#unread.enter(user, held);\n', ''),
   },
   {
+    name: 'pipelined requests without a login are handled, however many arrive together',
+    suite: 'HTTP pipelining',
+    edits: edit(
+      'http/front.ts',
+      'if (count <= MAX_ANONYMOUS_REQUESTS) return false;',
+      'if (count > 0) return false;',
+    ),
+  },
+  {
+    name: 'requests behind the last one that is handled without a login are still parsed',
+    suite: 'HTTP pipelining',
+    edits: edit('http/front.ts', 'connection.stopParsing();', ''),
+  },
+  {
+    name: 'a parser that skipped a body skips those of later connections',
+    suite: 'HTTP bodies',
+    edits: edit('http/connection.ts', 'parser[kOnBody] = onBody;', ''),
+  },
+  {
+    name: 'the rest of a rejected body may be any number of small chunks',
+    suite: 'HTTP bodies',
+    edits: edit('http/request.ts', ' || this.#discardedSmallChunks > DISCARDED_SMALL_CHUNKS', ''),
+  },
+  {
+    name: 'a body that was stored occupies the bytes of its user forever',
+    suite: 'HTTP bodies',
+    edits: edit('http/limits.ts', '      onClose(call, release);\n', ''),
+  },
+  {
+    name: 'large bodies of a user wait for those of another',
+    suite: 'HTTP bodies',
+    edits: edit('http/limits.ts', 'this.#bodies.tryEnter(user,', "this.#bodies.tryEnter('',"),
+  },
+  {
     name: 'responses to clients that request long texts and do not read fill the memory',
     suite: 'HTTP clients that go away',
     edits: edit('http/call.ts', 'if (this.isRead) this.front.limits.holdUnread(this, length);', ''),
