@@ -6,10 +6,12 @@ import { Link } from '../../src/engines/postgres/link.ts';
 import { readSettings } from '../../src/engines/postgres/settings.ts';
 import { type CancelTimer, systemClock } from '../../src/util/clock.ts';
 import { FakeClock, patient, SuspendedClock } from '../support/clock.ts';
+import { newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { CountingClock, freshSchema, runSql, SILENT, sharedServer } from './postgres.ts';
+import { openNode } from './postgres-node.ts';
 
 it('A link to PostgreSQL closes its connection properly when it is stopped, and leaves no earlier one open', async (t) => {
   const server = await sharedServer();
@@ -241,3 +243,37 @@ function connectionOf(
     events: { onLost: lost, onNotification: () => {} },
   });
 }
+
+it('PostgreSQL may reject calls: the reason is logged, once a minute, and further ones are counted', async (t) => {
+  const server = await sharedServer();
+  const schema = freshSchema();
+  const lines: (readonly [fields: object, message: string])[] = [];
+  const log = { info: () => {}, warn: (...line: [object, string]) => lines.push(line) };
+  const node = await openNode(server, { schema, log });
+  t.after(() => runSql(server, `DROP SCHEMA ${schema} CASCADE`));
+  await runSql(
+    server,
+    `ALTER TABLE ${schema}.delivery ADD CONSTRAINT none CHECK (false) NOT VALID;
+    ALTER TABLE ${schema}.definition ADD CONSTRAINT none CHECK (false) NOT VALID`,
+  );
+  for (let i = 0; i < 3; i++) {
+    await assert.rejects(node.storage.insert({ ns: 'plain', name: 'q' }, newElements('secret')), {
+      code: 'storage-unavailable',
+    });
+  }
+  await assert.rejects(node.definitions.put('token', 'key', 'secret', 'any'), {
+    code: 'storage-unavailable',
+  });
+  await node.stop();
+  const name = server.url().replace(/\/\/.*@/, '//***@');
+  const reason = (table: string): string =>
+    `PostgreSQL error 23514: new row for relation "${table}" violates check constraint "none"`;
+  assert.deepEqual(lines, [
+    [{ server: name, role: 'main', reason: reason('delivery') }, 'PostgreSQL rejected a call'],
+    [{ server: name, role: 'second', reason: reason('definition') }, 'PostgreSQL rejected a call'],
+    [
+      { server: name, role: 'main', code: '23514', leftOut: 2 },
+      'PostgreSQL rejected further calls; their lines were left out',
+    ],
+  ]);
+});

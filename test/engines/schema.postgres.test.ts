@@ -57,6 +57,31 @@ describe('A PostgreSQL schema', () => {
     await runSql(server, `UPDATE ${schema}.meta SET value = '2' WHERE key = 'version'`);
   });
 
+  it('is rejected at the start if the user may not use a sequence or a table of it', async (t) => {
+    const user = freshSchema();
+    await runSql(
+      server,
+      `CREATE ROLE ${user} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA ${schema} TO ${user};
+      GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ${schema} TO ${user};
+      REVOKE DELETE ON ${schema}.dedup FROM ${user}`,
+    );
+    t.after(() => runSql(server, `DROP OWNED BY ${user}; DROP ROLE ${user}`));
+    const url = Object.assign(new URL(server.url()), { username: user, password: 'x' }).href;
+    await assert.rejects(
+      openNode(server, { schema, url }),
+      new RegExp(
+        `the user may not use dedup, definition_version, element_seq of the schema "${schema}"; make them the owner`,
+      ),
+    );
+    await runSql(
+      server,
+      `GRANT DELETE ON ${schema}.dedup TO ${user}; GRANT USAGE ON ALL SEQUENCES IN SCHEMA ${schema} TO ${user}`,
+    );
+    const node = await openNode(server, { schema, url });
+    await node.storage.insert({ ns: 'plain', name: 'q' }, newElements('a'));
+    await node.stop();
+  });
+
   it('can be used by the user that docs/engines/postgres.md sets up', async () => {
     const [setup] = blocksOf(readFileSync(PAGE, 'utf8')).filter(({ language }) => language === 'sql');
     assert.ok(setup !== undefined);

@@ -9,7 +9,7 @@ import {
 } from '../../engine/calls.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { Clock } from '../../util/clock.ts';
-import { type Connection, ConnectionLost, LOCK_TIMEOUT_MS, Refused, refusedError } from './connection.ts';
+import { type Connection, ConnectionLost, LOCK_TIMEOUT_MS, Refused } from './connection.ts';
 import type { Expirer } from './expire.ts';
 import type { Link } from './link.ts';
 import {
@@ -441,8 +441,7 @@ export class Batcher {
   }
 
   #reject(call: Call, error: Refused): void {
-    call.reject(refusedError(error, call.stores));
-    if (error.isReadOnly) this.#options.link.drop('it became read-only');
+    call.reject(this.#options.link.refused(error, call.stores));
   }
 
   /**

@@ -10,8 +10,10 @@ import {
 } from '../../engine/calls.ts';
 import { type EngineLog, WrongStore } from '../../engine/engine.ts';
 import { type Host, withTlsHint } from '../../engine/settings.ts';
+import type { QuaysideError } from '../../model/errors.ts';
 import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
+import { LineLimit } from '../../util/line-limit.ts';
 import { Connection, ConnectionLost, Refused, refusedError } from './connection.ts';
 import type { Settings } from './settings.ts';
 import type { Query, Row } from './statement.ts';
@@ -70,6 +72,8 @@ export class Link {
   #predecessor: string | null = null;
   #cancelRetry: CancelTimer | null = null;
   #cancelSilence: CancelTimer | null = null;
+  /** By SQLSTATE. */
+  readonly #rejections: LineLimit;
   readonly #backoff = new Backoff(() => randomInt(RANDOM_STEPS) / RANDOM_STEPS, BACKOFF);
   /** The last failure of each host since the connection was lost. */
   readonly #reasons = new Map<Host | undefined, string>();
@@ -90,6 +94,12 @@ export class Link {
     this.#clock = clock;
     this.#log = log;
     this.#events = events;
+    this.#rejections = new LineLimit(clock, (code, leftOut) =>
+      log.warn(
+        { server: settings.maskedUrl, role, code, leftOut },
+        'PostgreSQL rejected further calls; their lines were left out',
+      ),
+    );
   }
 
   /** The connection to use now; null while there is none. */
@@ -131,6 +141,21 @@ export class Link {
     throw isWrongStore ? new WrongStore(message) : new Error(message);
   }
 
+  /**
+   * Returns the port's error for a call that the server rejected, and logs the reason: the client does not get it.
+   * @param stores whether the call stores elements
+   */
+  refused(error: Refused, stores: boolean): QuaysideError {
+    if (error.isReadOnly) this.drop('it became read-only');
+    else if (this.#rejections.admit(error.code)) {
+      this.#log.warn(
+        { server: this.#settings.maskedUrl, role: this.#role, reason: error.message },
+        'PostgreSQL rejected a call',
+      );
+    }
+    return refusedError(error, stores);
+  }
+
   /** Closes a connection that is unusable, and reconnects. */
   drop(reason: string): void {
     const connection = this.#connection;
@@ -164,6 +189,7 @@ export class Link {
     this.#next.promise.catch(() => {});
     this.#next.reject(NO_CONNECTION);
     await this.#retrying;
+    this.#rejections.flush();
     const connection = this.#connection;
     this.#connection = null;
     if (connection === null) return;
@@ -335,8 +361,7 @@ export class AuxiliaryConnection {
       return await inTime(this.#clock, reply, onLate, deadlineAt - this.#clock.monotonic());
     } catch (error) {
       if (error instanceof Refused) {
-        if (error.isReadOnly) this.#link.drop('it became read-only');
-        throw refusedError(error, false);
+        throw this.#link.refused(error, false);
       }
       throw isSent && isChange ? unknownOutcome(error as Error) : unavailable(NOT_REACHABLE, error as Error);
     } finally {

@@ -3,7 +3,7 @@ import { errorFinding, type Finding, finding, WrongStore } from '../../engine/en
 import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import { type Connection, Refused } from './connection.ts';
 import type { Settings } from './settings.ts';
-import { flag, type Statement } from './statement.ts';
+import { flag, type Statement, textArray } from './statement.ts';
 
 /**
  * For the purpose of each table see `docs/internals/postgres.md`.
@@ -183,6 +183,19 @@ const EXISTS: Statement = {
     LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = 'meta'`,
 };
 
+/** The tables and sequences of {@link INITIAL} that the user may not use. Each right must be asked for on its own. */
+const UNUSABLE: Statement = {
+  name: 'unusable tables',
+  text: `SELECT string_agg(c.relname, ', ' ORDER BY c.relname) FROM pg_catalog.pg_class c
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = $1::name AND c.relname = ANY ($2::text[]) AND NOT CASE c.relkind
+      WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE')
+      ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+        AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') END`,
+};
+
+const RELATIONS = Array.from(INITIAL.matchAll(/^CREATE (?:TABLE|SEQUENCE) (\w+)/gm), ([, name = '']) => name);
+
 /**
  * Creates the schema if it does not exist, in one transaction under an advisory lock, so that two nodes that start
  * concurrently do not both create it.
@@ -212,6 +225,12 @@ export async function prepareSchema(
         version == null ? 'tables without a version' : `tables of version "${truncateUtf8(version, 64)}"`;
       throw new WrongStore(
         `schema "${schema}" has ${found}; this Quayside needs version "${VERSION}". Start the Quayside that wrote them, or name another schema`,
+      );
+    }
+    const [unusable = []] = await connection.query(UNUSABLE, [schema, textArray(RELATIONS)]);
+    if (unusable[0] != null) {
+      throw new Error(
+        `the user may not use ${unusable[0]} of the schema "${schema}"; make them the owner of it and of its tables, or name another schema`,
       );
     }
     await connection.run(end);
