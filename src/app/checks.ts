@@ -1,12 +1,14 @@
 import { X509Certificate } from 'node:crypto';
-import { readFileSync, type Stats, statSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { readdirSync, readFileSync, type Stats, statSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
 import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import { type Finding, finding } from '../engine/engine.ts';
+import { BALLAST } from '../engines/sqlite/settings.ts';
 import type { Clock } from '../util/clock.ts';
 import { widerMode } from '../util/files.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
+import { sqliteFiles } from './engines.ts';
 
 // Checks of the server's environment: its folder, the limit on open files, and certificate dates.
 
@@ -39,7 +41,11 @@ export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {
 
 /** Warnings about the environment, for the log at startup. */
 export function hostWarnings(config: Config): string[] {
-  return warningsOf([...modeFindings(config), openFilesFinding(config, null)]);
+  return warningsOf([
+    ...modeFindings(config),
+    ...unusedStoreFindings(config),
+    openFilesFinding(config, null),
+  ]);
 }
 
 function warningsOf(findings: readonly Finding[]): string[] {
@@ -58,6 +64,32 @@ export function modeFindings({ dataDir }: Config): Finding[] {
   const files = Object.values(DATA_FILES).flatMap((name) => warning(join(dataDir, name), '600'));
   const found = [...warning(dataDir, '700'), ...files];
   return found.length > 0 ? found : [finding(check, 'ok', `only its user may use ${dataDir}`)];
+}
+
+/**
+ * SQLite files of earlier starts in `dataDir` that no namespace names: after a change of a URL, or before a move to
+ * another engine was done, they may have elements that nobody gets. Recognized by their ballast files.
+ */
+export function unusedStoreFindings(config: Config): Finding[] {
+  const { dataDir } = config;
+  const used = new Set(sqliteFiles(config).map((file) => resolve(file)));
+  let names: string[];
+  try {
+    names = readdirSync(dataDir);
+  } catch {
+    return [];
+  }
+  return names
+    .filter((name) => names.includes(`${name}${BALLAST}`))
+    .filter((name) => !used.has(resolve(dataDir, name)))
+    .map((name) =>
+      finding(
+        'dataDir',
+        'warning',
+        `no namespace names the SQLite file ${join(dataDir, name)}: nobody gets elements that it still has`,
+        'name it by the url of a namespace again, or, if it has none, move it elsewhere',
+      ),
+    );
 }
 
 /**

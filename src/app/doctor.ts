@@ -10,7 +10,13 @@ import { systemClock } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
 import { maskUrl } from '../util/mask.ts';
 import { parsedJson } from '../util/parsed-json.ts';
-import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
+import {
+  checkDataDir,
+  materialFindings,
+  modeFindings,
+  openFilesFinding,
+  unusedStoreFindings,
+} from './checks.ts';
 import { tryExchanges } from './configured-exchanges.ts';
 import { ConfiguredServer } from './configured-server.ts';
 import { loadEngines } from './engines.ts';
@@ -89,7 +95,8 @@ async function hostFindings({ config, errorAt }: LoadedConfig): Promise<Finding[
   const { dataDir } = config;
   const ofFolder = await findingsOf(check, async () => {
     checkDataDir(config, errorAt);
-    if (existsSync(dataDir)) return [...modeFindings(config), await diskFinding(dataDir)];
+    if (existsSync(dataDir))
+      return [...modeFindings(config), ...unusedStoreFindings(config), await diskFinding(dataDir)];
     return [finding(check, 'ok', `${dataDir} does not exist; the server creates it when it starts`)];
   });
   return [...ofFolder, openFilesFinding(config, serverProcess(config))];

@@ -1,6 +1,7 @@
 import type { ConfigError, ErrorAt } from '../config/errors.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import { type Engine, type EngineLog, type OpenEngine, problemOf, WrongStore } from '../engine/engine.ts';
+import { fileOf } from '../engines/sqlite/settings.ts';
 import { type Clock, toMs } from '../util/clock.ts';
 import { hasRawUserInfo } from '../util/mask.ts';
 import { type Service, withStartError } from '../util/service.ts';
@@ -166,6 +167,12 @@ function requiredEngines(namespaces: Config['namespaces']): Map<string, Required
     if (stats?.url !== undefined) require(stats.url, stats.url, ['namespaces', name, 'stats', 'url']);
   }
   return required;
+}
+
+/** The paths of the SQLite files that the configuration names. */
+export function sqliteFiles({ namespaces, dataDir }: Pick<Config, 'namespaces' | 'dataDir'>): string[] {
+  const urls = Array.from(requiredEngines(namespaces).values(), ({ url }) => url);
+  return urls.filter((url) => engineOfScheme(url) === SQLITE).map((url) => fileOf({ url, dataDir }));
 }
 
 /** Lists have another storage format and other guarantees, so they have a separate engine even at the same URL. */

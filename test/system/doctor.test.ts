@@ -73,6 +73,28 @@ describe('quayside doctor', () => {
     assert.ok(!existsSync(folder.file('data')));
   });
 
+  it('warns, as a start does, of a SQLite file of an earlier start that no namespace names any more', async () => {
+    const other = { N: { url: 'sqlite:other.db' } };
+    await folder.write('config.json', { namespaces: SQLITE });
+    await (await folder.serve(['--config', 'config.json'])).stop();
+    const file = folder.file('data/N.db');
+    for (const namespaces of [
+      SQLITE,
+      { N: { url: `sqlite:${file}` } },
+      { N: other.N, S: { ...other.N, stats: SQLITE.N } },
+    ]) {
+      assert.ok(!found(await doctor({ namespaces }), 'dataDir').some((text) => text.includes('N.db')));
+    }
+    const expected = `no namespace names the SQLite file ${file}: nobody gets elements that it still has; name it by`;
+    const warnings = found(await doctor({ namespaces: other }), 'dataDir');
+    assert.ok(
+      warnings.some((text) => text.startsWith(`warning: ${expected}`)),
+      warnings.join(),
+    );
+    const server = await folder.serve(['--config', 'config.json']);
+    assert.ok(`${server.stdout}${server.stderr}`.includes(expected));
+  });
+
   it('names users.json if it cannot be used', async () => {
     mkdirSync(folder.file('data'), { mode: 0o700 });
     writeFileSync(folder.file('data/users.json'), '{}', { mode: 0o600 });

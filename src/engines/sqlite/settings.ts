@@ -97,6 +97,9 @@ export function readSettings(options: EngineOptions): { settings: Settings; thre
   return { settings, thread: testThread instanceof TestThread ? testThread : WORKER_THREAD };
 }
 
+/** Ends the name of the file that reserves space next to a database. */
+export const BALLAST = '.ballast';
+
 /** The file of an engine URL: an absolute path, or `:memory:`. @throws Error if the URL names none */
 export function fileOf({ url, dataDir }: Pick<EngineOptions, 'url' | 'dataDir'>): string {
   const path = url.replace(/^sqlite:/, '');

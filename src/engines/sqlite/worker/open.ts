@@ -3,7 +3,7 @@ import { dirname } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { systemClock } from '../../../util/clock.ts';
 import { createPrivateFile, widerMode } from '../../../util/files.ts';
-import { MEMORY, type Settings, type Warn } from '../settings.ts';
+import { BALLAST, MEMORY, type Settings, type Warn } from '../settings.ts';
 import { damageError, isBusy, OpenError, openError } from './errors.ts';
 import { findLogDamage, holdsCommits } from './log-check.ts';
 import { createSchema, hasSchema } from './schema.ts';
@@ -167,7 +167,7 @@ export function throwIfInUse(file: string): void {
 }
 
 function warnOfWiderModes(file: string, warn: Warn): void {
-  for (const path of [file, `${file}-wal`, `${file}.ballast`]) {
+  for (const path of [file, `${file}-wal`, `${file}${BALLAST}`]) {
     const mode = widerMode(path);
     if (mode !== null) {
       warn(

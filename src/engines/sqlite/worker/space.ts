@@ -10,7 +10,7 @@ import {
 } from 'node:fs';
 import { dirname } from 'node:path';
 import { openPrivateFile } from '../../../util/files.ts';
-import type { Settings, Warn } from '../settings.ts';
+import { BALLAST, type Settings, type Warn } from '../settings.ts';
 import { StoreLost } from './errors.ts';
 
 type SpaceSettings = Pick<Settings, 'file' | 'ballastBytes' | 'minFreeBytes'>;
@@ -43,7 +43,7 @@ export class Space {
   constructor(options: SpaceSettings, warn: Warn) {
     this.#options = options;
     this.#warn = warn;
-    this.#ballast = `${options.file}.ballast`;
+    this.#ballast = `${options.file}${BALLAST}`;
   }
 
   /** Called once the database and its log exist: any other file at their paths is detected from now on. */
