@@ -52,9 +52,6 @@ function sessionSettings({ schema, synchronousCommit }: Settings): string {
     statement_timeout: STATEMENT_TIMEOUT_MS,
     lock_timeout: LOCK_TIMEOUT_MS,
     idle_in_transaction_session_timeout: IDLE_IN_TRANSACTION_MS,
-    // Otherwise an administrator's limit for interactive sessions would end idle connections; the listening connection
-    // sends nothing.
-    idle_session_timeout: 0,
     default_transaction_isolation: 'read committed',
     default_transaction_read_only: 'off',
     plan_cache_mode: 'force_generic_plan',
@@ -70,10 +67,17 @@ function sessionSettings({ schema, synchronousCommit }: Settings): string {
     standard_conforming_strings: 'on',
     client_min_messages: 'warning',
   };
-  return Object.entries(settings)
+  return `${Object.entries(settings)
     .map(([name, value]) => `SET ${name} = '${value}'`)
-    .join('; ');
+    .join('; ')}; ${UNLIMITED}`;
 }
+
+/**
+ * Removes an administrator's limits for other sessions: of idle ones, since the listening connection sends nothing, and
+ * of transactions, which exists since PostgreSQL 17.
+ */
+const UNLIMITED = `SELECT set_config(name, '0', false) FROM pg_settings
+  WHERE name IN ('idle_session_timeout', 'transaction_timeout')`;
 
 /** The server replies but cannot be used. The message says what to do. */
 class UnfitServer extends Error {
@@ -481,8 +485,8 @@ const RETRYABLE = new Set(['40P01', '40001', '23505']);
 /** A statement waited too long for a lock. */
 const LOCK_TIMEOUT = '55P03';
 const TIMEOUTS = new Set(['57014', LOCK_TIMEOUT]);
-/** Errors after which the server closes the connection: shutdown, crash, dropped database, idle too long. */
-const CLOSES_CONNECTION = /^(?:57P0[1-5]|25P03|08...)$/;
+/** Errors after which the server closes the connection: shutdown, crash, dropped database, a limit of its time. */
+const CLOSES_CONNECTION = /^(?:57P0[1-5]|25P0[34]|08...)$/;
 
 /** Converts an error of the driver. Values of statements are left out of the message. */
 function fromDriver(error: unknown): ConnectionLost | Refused {
