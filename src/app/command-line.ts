@@ -1,6 +1,8 @@
 import { describeOptions } from '../config/declared.ts';
 import { ConfigError } from '../config/errors.ts';
+import { isOutage } from '../model/errors.ts';
 import { maskUrls } from '../util/mask.ts';
+import { messageOf } from '../util/message-of.ts';
 
 export const EXIT = { done: 0, failed: 1, configuration: 2 } as const;
 
@@ -13,6 +15,8 @@ export function describeExit(thrown: unknown): { readonly text: string; readonly
   const texts = errors.flatMap((error) => {
     if (error instanceof ConfigError) return error.message.split('\n');
     if (error instanceof CommandFailed) return maskUrls(error.message);
+    // An engine that was opened fails its first calls, such as a Redis whose user may not use the keys.
+    if (isOutage(error)) return maskUrls(`an engine cannot be used: ${withCauses(error)}`);
     return maskUrls(error instanceof Error ? (error.stack ?? error.message) : String(error));
   });
   const isConfiguration = errors.every((error) => error instanceof ConfigError);
@@ -20,6 +24,12 @@ export function describeExit(thrown: unknown): { readonly text: string; readonly
     text: texts.map((text) => `quayside: ${text}\n`).join(''),
     code: isConfiguration ? EXIT.configuration : EXIT.failed,
   };
+}
+
+/** The messages of an error and its causes. */
+function withCauses(error: unknown): string {
+  const { cause } = error as Error;
+  return `${messageOf(error)}${cause === undefined ? '' : ` (${withCauses(cause)})`}`;
 }
 
 /** The help text of all configuration options. */

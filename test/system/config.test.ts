@@ -3,6 +3,7 @@ import { mkdir, symlink } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { describeOptions } from '../../src/config/declared.ts';
+import { redisCli, startRedis } from '../support/redis-servers.ts';
 import { Folder, type Program } from './program.ts';
 
 const USERS = { test1: 'test1' };
@@ -156,6 +157,23 @@ describe('A start that fails', { concurrency: 2 }, () => {
       assertEnded(program, 1);
     });
   }
+
+  it('for a Redis that rejects the first call of the start says why, without a stack', async (t) => {
+    const server = await startRedis();
+    t.after(() => server.stop());
+    const user = '~other:* &quayside:* +@all'.split(' ');
+    redisCli(server.port, 'ACL', 'SETUSER', 'other', 'on', '>pw', ...user);
+    const url = server.url.replace('redis://', 'redis://other:pw@');
+    const namespaces = { N: { url } };
+    const file = await folder.write('rejected.json', { http: { port: 0, users: USERS }, namespaces });
+    const program = await folder.run(['--config', file]);
+    assert.match(
+      program.stderr,
+      /^quayside: an engine cannot be used: redis:\/\/\*\*\*@\S+ cannot be used now: NOPERM .* keys used as arguments\.?\n$/m,
+    );
+    assert.ok(!/^ {4}at /m.test(program.stderr), program.stderr);
+    assertEnded(program, 1);
+  });
 
   it('for a port that is in use says so', async () => {
     const other = createServer().listen(0, '127.0.0.1');
