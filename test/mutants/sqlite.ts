@@ -59,7 +59,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a purge removes two thousand elements in a step, however large',
     suite: 'sqlite batch',
-    edits: [inWorker('purge.ts', 'const MAX_PURGED_PAGES = 32_768;', 'const MAX_PURGED_PAGES = Infinity;')],
+    edits: [inWorker('sweep.ts', 'const MAX_PURGED_PAGES = 32_768;', 'const MAX_PURGED_PAGES = Infinity;')],
   },
   {
     name: 'a take reads the bodies of all expired elements',
@@ -385,7 +385,7 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'storage model',
     edits: [
       inWorker(
-        'purge.ts',
+        'sweep.ts',
         'rows.remove(subscription, chunk);',
         'rows.remove(subscription, chunk.filter((row) => row.leaseUntil === null));',
       ),

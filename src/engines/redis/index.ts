@@ -1,6 +1,5 @@
 // Files:
-//   storage.ts      the Storage port: which calls of the library each operation makes
-//   queue-storage.ts  what the storages of all variants have in common
+//   storage.ts      the Storage port: which calls of the library each operation makes; what all variants have in common
 //   verbs/          how these calls are encoded as arguments, and their results decoded
 //   batcher.ts      batches the calls of each queue, one batch in flight: sequence numbers, deadlines
 //   reply.ts        decodes the replies of the library

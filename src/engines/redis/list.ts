@@ -33,7 +33,7 @@ import { single, type Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
 import { CUT, decodeContent, elementId, encodeContent, LEFT } from './encoding.ts';
 import { queueText } from './keys.ts';
-import { QueueStorage } from './queue-storage.ts';
+import { QueueStorage } from './storage.ts';
 
 const NOTHING = { deliveries: [], nextDueAt: null, next: null };
 

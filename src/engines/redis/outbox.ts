@@ -5,7 +5,7 @@ import { type Batchers, single } from './batcher.ts';
 import type { RedisContext } from './context.ts';
 import { parseQueueText, queueText } from './keys.ts';
 import type { LibraryReply } from './reply.ts';
-import { noNumberLeft } from './verbs/groups.ts';
+import { noNumberLeft } from './verbs/insert.ts';
 
 /** How long a failed relay pauses: the first time, and at most. Each attempt reads the entries again. */
 const FIRST_PAUSE_MS = 1_000;

@@ -9,8 +9,8 @@ import type { QueueKey } from '../../model/names.ts';
 import { type Arg, asString, type Reply } from './client/connection.ts';
 import type { RedisContext } from './context.ts';
 
-/** Shorter than the timeout of other calls: elements have priority, and a read may first wait for a write. */
-const TIMEOUT_MS = 2000;
+/** The timeout of a write, shorter than that of other calls: a read may wait for it first. */
+const WRITE_TIMEOUT_MS = 2000;
 /**
  * Groups per write, and queues per read, on a single server, which needs about a millisecond for them. A read of queues
  * with more than 5,000 counters takes several calls.
@@ -51,7 +51,7 @@ export class RedisCounters implements CounterStore {
       args.push(counts.length, ...counts);
     }
     const [key = '', ...others] = named;
-    const options = { repeatable: false, deadlineAt: executor.deadline(TIMEOUT_MS) };
+    const options = { repeatable: false, deadlineAt: executor.deadline(WRITE_TIMEOUT_MS) };
     await executor.call('count', [key, ...others], args, options);
   }
 
@@ -61,8 +61,7 @@ export class RedisCounters implements CounterStore {
     // Each call reads at least one queue.
     for (let from = 0; from < named.length; ) {
       const [key = '', ...others] = named.slice(from);
-      const options = { writes: false, deadlineAt: Math.min(deadlineAt, executor.deadline(TIMEOUT_MS)) };
-      const reply = await executor.call('counters', [key, ...others], [], options);
+      const reply = await executor.call('counters', [key, ...others], [], { writes: false, deadlineAt });
       const results = reply as readonly (readonly Reply[])[];
       for (const [i, flat] of results.entries()) {
         for (let at = 0; at < flat.length; at += 2) {

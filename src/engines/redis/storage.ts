@@ -2,6 +2,7 @@ import { isUnknownOutcome, partialFailure, settleRest } from '../../engine/calls
 import { limitedGroups } from '../../engine/queue-policy.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import { SharedReads } from '../../engine/shared-reads.ts';
+import type { Signaller } from '../../engine/signaller.ts';
 import {
   ALL_CAPABILITIES,
   type InsertOptions,
@@ -16,6 +17,7 @@ import {
   type TakeOptions,
   type TakeResult,
   type TimeLeft,
+  type Usage,
 } from '../../engine/storage.ts';
 import {
   DELIVERY_STATES,
@@ -28,11 +30,17 @@ import {
 import { contradictionIn } from '../../model/fingerprint.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber } from '../../model/owner.ts';
-import { single } from './batcher.ts';
+import { type BatcherContext, type Batchers, single } from './batcher.ts';
 import { queueText } from './keys.ts';
-import { QueueStorage } from './queue-storage.ts';
-import { CREATE_GROUPS, capacityOf, type GroupCapacity, groupsRejected } from './verbs/groups.ts';
-import { INSERT, insertCall } from './verbs/insert.ts';
+import type { Sweeper } from './sweeper.ts';
+import {
+  CREATE_GROUPS,
+  capacityOf,
+  type GroupCapacity,
+  groupsRejected,
+  INSERT,
+  insertCall,
+} from './verbs/insert.ts';
 import { COUNTS, readQueueCounts, SCAN } from './verbs/read.ts';
 import { PURGE, PURGE_STEP, SETTLE } from './verbs/settle.ts';
 import { TAKE, UNDO, undoArgs } from './verbs/take.ts';
@@ -54,6 +62,38 @@ const OPTIONS = single<string, undefined>(
 
 /** By the full names of queues: their limits, and the groups that they must have. */
 type GroupTargets = Map<string, { readonly capacity: GroupCapacity; readonly groups: Set<GroupName> }>;
+
+/** What the storages of all variants have in common. */
+export abstract class QueueStorage {
+  readonly aheadMs = 0;
+  readonly insertSignaller: Signaller;
+  protected readonly batchers: Batchers;
+  protected readonly context: BatcherContext;
+  protected readonly sweeper: Sweeper;
+
+  constructor(batchers: Batchers, sweeper: Sweeper) {
+    this.insertSignaller = batchers.context.signaller;
+    this.batchers = batchers;
+    this.context = batchers.context;
+    this.sweeper = sweeper;
+  }
+
+  now(queue?: QueueKey): number {
+    return this.context.registry.now(queue);
+  }
+
+  queues(ns: string): Promise<string[]> {
+    return this.context.registry.names(ns);
+  }
+
+  usage(ns: string, needsBytes = true): Promise<Usage> {
+    return this.context.registry.usage(ns, needsBytes);
+  }
+
+  takeAffected(): QueueKey[] {
+    return this.sweeper.affected.takeAll();
+  }
+}
 
 /** The Storage port on the function library, which implements the operations: see `verbs/` and `library/`. */
 export class RedisStorage extends QueueStorage implements Storage {

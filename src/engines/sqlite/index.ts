@@ -5,7 +5,7 @@
 // configuration; `steady-time.ts` is the clock of both threads. `restore.ts` replaces files of engines that do not run.
 // Worker, in `worker/`: `main.ts` is the entry point; `serve.ts` receives messages; `batch.ts` lists the operations,
 // runs all waiting batches in one transaction, isolates calls that fail, and merges small calls. Each operation is in
-// the file of its subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts`, `purge.ts`, `sweep.ts`;
+// the file of its subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts`, `sweep.ts` (with purges);
 // `delivery.ts` has failed tries, dead letters, copies and damaged elements. Tables and their state in memory:
 // `store.ts` (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies), `rows.ts` (deliveries, elements,
 // leases), `unwritten.ts` (reservations in memory), `counts.ts` (of deliveries and elements by state), `checksums.ts`,

@@ -1,10 +1,13 @@
+import { tooManyGroups } from '../../../engine/calls.ts';
+import type { GroupLimit } from '../../../engine/queue-policy.ts';
 import type { OnRepeat, RequestKey } from '../../../engine/storage.ts';
 import { type ElementId, type NewElement, PLAIN_GROUP } from '../../../model/element.ts';
-import type { QuaysideError } from '../../../model/errors.ts';
-import type { Verb } from '../batcher.ts';
+import { QuaysideError } from '../../../model/errors.ts';
+import type { QueueKey } from '../../../model/names.ts';
+import { single, type Verb } from '../batcher.ts';
 import type { Arg, EncodedArgs } from '../client/connection.ts';
 import { elementId, encodeContents } from '../encoding.ts';
-import { type GroupCapacity, groupsRejected } from './groups.ts';
+import type { Policies } from '../policies.ts';
 
 /** The encoded elements of one call. */
 interface InsertCall {
@@ -172,3 +175,37 @@ function consecutiveIds(tag: string, first: number, count: number): ElementId[] 
   for (let number = first; number < first + count; number++) ids.push(elementId(tag, number));
   return ids;
 }
+
+// Groups: an insert creates those that its elements name.
+
+/** The error if all group numbers of a queue are in use. */
+export const noNumberLeft = (): QuaysideError =>
+  new QuaysideError('too-many-groups', 'The queue has 65,535 consumer groups, which is the maximum.');
+
+/** The result of a verb that stored nothing, because groups do not fit: see `library/queue.lua`. */
+export const NO_CAPACITY = 0x21;
+
+/** The limit of a queue's groups. */
+export interface GroupCapacity {
+  readonly queue: QueueKey;
+  readonly limit: GroupLimit | null;
+  /** The limit as `library/groups.lua` reads it. */
+  readonly encoded: string;
+}
+
+/** The error if groups do not fit. */
+export function groupsRejected({ queue, limit }: GroupCapacity): QuaysideError {
+  return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.max);
+}
+
+export function capacityOf(policies: Policies, queue: QueueKey): GroupCapacity {
+  const limit = policies.groupLimit(queue.ns);
+  return { queue, limit, encoded: limit === null ? '' : `${limit.max},${[...limit.defaults].join(',')},` };
+}
+
+/** Creates groups; rejected if they do not all fit. */
+export const CREATE_GROUPS = single<{ readonly capacity: GroupCapacity; readonly groups: string }, undefined>(
+  'create-groups',
+  ({ capacity, groups }) => [capacity.encoded, groups],
+  ({ text }, { capacity }) => (text.length > 0 ? groupsRejected(capacity) : undefined),
+);

@@ -16,8 +16,7 @@ import { single, type Verb } from '../batcher.ts';
 import type { Arg } from '../client/connection.ts';
 import { encodeContent, ID_BYTES, writeId } from '../encoding.ts';
 import { queueText } from '../keys.ts';
-import { NO_CAPACITY, noNumberLeft } from './groups.ts';
-import { extrasOf, groupsText } from './insert.ts';
+import { extrasOf, groupsText, NO_CAPACITY, noNumberLeft } from './insert.ts';
 import { STATE_CODES } from './read.ts';
 
 /** Items of one queue. */

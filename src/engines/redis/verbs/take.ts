@@ -16,7 +16,7 @@ import {
   writeId,
 } from '../encoding.ts';
 import type { Result } from '../reply.ts';
-import { NO_CAPACITY, noNumberLeft } from './groups.ts';
+import { NO_CAPACITY, noNumberLeft } from './insert.ts';
 
 /**
  * The token of the delivery with this index in a take. The first four bytes are counted up from delivery to delivery,

@@ -17,11 +17,10 @@ import {
 import { endLeases } from './delivery.ts';
 import { isFatal, isFull, rejectionOf, StoreLost } from './errors.ts';
 import { elementAt, insert, insertAll } from './insert.ts';
-import { purge } from './purge.ts';
 import { deliveriesIn } from './queues.ts';
 import { isCommit, settle } from './settle.ts';
 import type { Run, Store } from './store.ts';
-import { sweep } from './sweep.ts';
+import { purge, sweep } from './sweep.ts';
 import { scan, take, undoTake } from './take.ts';
 
 const OPERATIONS: { readonly [O in Operation]: Run<O> } = {

@@ -1,7 +1,8 @@
 import { queueDefinitionKey } from '../../../engine/definitions.ts';
+import { DELIVERY_STATES } from '../../../model/element.ts';
 import { endLeases, StoredDelivery } from './delivery.ts';
-import { deliveriesIn, USE_NOTED_MS, type WorkerQueue } from './queues.ts';
-import type { Store } from './store.ts';
+import { deliveriesIn, deliveriesOf, USE_NOTED_MS, type WorkerQueue } from './queues.ts';
+import type { Run, Store } from './store.ts';
 
 /**
  * Expired deliveries, deliveries past their retention, and idempotency keys past their window: about this many of each
@@ -129,3 +130,37 @@ function isShrinkable(store: Store): boolean {
   if (store.space?.isNearlyFull) return free > 0;
   return free > PAGES_KEPT && free * 4 > store.pages();
 }
+
+/** Deliveries that one step of a purge removes, at most: 10 ms. */
+const MAX_PURGED_PER_STEP = 2000;
+/** Pages that one step of a purge frees, about: 128 MiB, which also takes 10 ms. */
+const MAX_PURGED_PAGES = 32_768;
+/** Deliveries that a purge removes between two queries of the number of free pages, which take 16 µs each. */
+const PURGED_PER_PAGE_CHECK = 128;
+
+/**
+ * Removes deliveries of all groups in one bounded step. It is the last step if it finds fewer than it may remove.
+ * @param requested states of the deliveries to remove; null: all
+ */
+export const purge: Run<'purge'> = (store, name, requested) => {
+  const { queues, rows, now } = store;
+  const states = DELIVERY_STATES.filter((state) => requested === null || requested.includes(state));
+  const maxFreePages = store.freePages() + MAX_PURGED_PAGES;
+  let removed = 0;
+  for (const subscription of queues.find(name)?.subscriptions.values() ?? []) {
+    // A stream may have a thousand groups, of which earlier steps have emptied most.
+    if (deliveriesOf(subscription) === 0) continue;
+    for (const state of states) {
+      const found = rows.inState(subscription, state, now, MAX_PURGED_PER_STEP - removed);
+      for (let from = 0; from < found.length; from += PURGED_PER_PAGE_CHECK) {
+        const chunk = found.slice(from, from + PURGED_PER_PAGE_CHECK);
+        rows.remove(subscription, chunk);
+        removed += chunk.length;
+        const areSmall = chunk.every(({ element }) => element === null);
+        if (!areSmall && store.freePages() >= maxFreePages) return { removed, isDone: false };
+      }
+      if (removed === MAX_PURGED_PER_STEP) return { removed, isDone: false };
+    }
+  }
+  return { removed, isDone: true };
+};
