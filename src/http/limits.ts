@@ -134,19 +134,21 @@ export class RequestLimits {
    * Reads a body that may be larger than `bodyLimit`, and calls `work` with it. A larger one, or one of unknown length,
    * first waits for its turn to be read, so that few are in memory at once, then for its turn to be processed. Its time
    * limit runs from its turn. Does not call `work` if the client disconnects before the end of the body.
-   * @throws QuaysideError `body-too-large`, `overloaded`, and what `work` throws
+   * @param finish called with the result of `work`. It may take any time: other users' large bodies do not wait for it
+   * @throws QuaysideError `body-too-large`, `overloaded`, and what `work` and `finish` throw
    */
-  async readLargeInTurn(
+  async readLargeInTurn<T>(
     call: HttpCall,
     maxBytes: number,
-    work: (body: Buffer) => Promise<void>,
+    work: (body: Buffer) => Promise<T>,
+    finish?: (result: T) => Promise<void>,
   ): Promise<void> {
     const { contentLength } = call.head;
     const { clock, options } = call.front.parts;
     if (contentLength > maxBytes) throw bodyTooLong(contentLength, maxBytes);
     if (contentLength >= 0 && contentLength <= options.bodyLimit) {
       const body = await wholeBody(call, maxBytes);
-      if (body !== null) await work(body);
+      if (body !== null) await work(body).then(finish);
       return;
     }
     const { name } = call.user;
@@ -156,7 +158,7 @@ export class RequestLimits {
       await this.#largeBodies.run(name, async () => {
         const cancel = clock.after(options.requestTimeoutMs, () => call.fail(requestTimeout()));
         const body = await wholeBody(call, maxBytes).finally(cancel);
-        if (body !== null) await this.#largeBodyWork.run(name, () => work(body));
+        if (body !== null) await this.#largeBodyWork.run(name, () => work(body)).then(finish);
       });
     } finally {
       OWN_TIME_LIMIT.delete(socket);

@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
 
 const NAMESPACES = [plain('N'), plain('other')];
@@ -412,5 +413,38 @@ describe('A document of definitions whose user is removed while it is applied', 
     );
     isUser = true;
     assert.equal((await client.paused('N', 'a')).body.toString(), 'false');
+  });
+});
+
+describe('Large documents of definitions', () => {
+  const names = ['test1', 'second', 'third'];
+  const harness = sharedHarness({
+    namespaces: NAMESPACES,
+    users: names.map((name) => ({ name, password: name, rights: null })),
+    http: { bodyLimit: 1000 },
+  });
+  const as = (name: string): QueueClient => harness().client(`${name}:${name}`);
+
+  it('of other users that are still being applied delay no large body', async (t) => {
+    const { exchanges } = harness();
+    const { checkCreate } = exchanges;
+    const held = Promise.withResolvers<void>();
+    t.after(() => held.resolve());
+    let holding = 0;
+    t.mock.method(exchanges, 'checkCreate', async (...given: Parameters<typeof checkCreate>) => {
+      holding += 1;
+      await held.promise;
+      return checkCreate.apply(exchanges, given);
+    });
+    const selector = `env => ${JSON.stringify('x'.repeat(1000))}`;
+    const dst = [{ ns: 'N', queue: 'out', selector }];
+    const large = { exchanges: { forward: { ...FORWARD, dst } } };
+    const applying = ['test1', 'test1', 'second', 'second'].map((name) => put(as(name), large, '?dryRun=1'));
+    await until(() => holding === applying.length);
+    const lines = [{ text: 'a'.repeat(600) }, { text: 'b'.repeat(600) }];
+    const inserted = await as('third').insertLines('N', 'large', lines);
+    assert.equal(inserted.status, 200);
+    held.resolve();
+    for (const { status } of await Promise.all(applying)) assert.equal(status, 200);
   });
 });

@@ -5,6 +5,7 @@ import {
   applyChanges,
   Definition,
   Definitions,
+  type DefinitionsDocument,
   definitionChanges,
   parseDefinitions,
   presentDefinitions,
@@ -74,12 +75,13 @@ export const definitionRoutes: readonly Route[] = [
       },
     ],
     problems: ['invalid-name', 'namespace-not-found', 'precondition-failed', 'storage-unavailable'],
-    handle: (call, { dryRun, prune }) =>
-      call.front.limits.readLargeInTurn(call, LIMITS.maxBodyLimit, async (body) => {
-        const { parts } = call.front;
-        const wanted = await parseDefinitions(jsonText(body), parts.broker).catch((error: unknown) => {
+    handle(call, { dryRun, prune }) {
+      const { limits, parts } = call.front;
+      const read = (body: Buffer): Promise<DefinitionsDocument> =>
+        parseDefinitions(jsonText(body), parts.broker).catch((error: unknown) => {
           throw notJson(error);
         });
+      return limits.readLargeInTurn(call, LIMITS.maxBodyLimit, read, async (wanted) => {
         const present = presentDefinitions(parts);
         const versions = readVersions(call.head);
         if (versions !== null && !versions.has(versionOfDefinitions(present))) {
@@ -98,6 +100,7 @@ export const definitionRoutes: readonly Route[] = [
         const start = `{"applied":${!dryRun},"changes":[`;
         const listed = changes.map((change, i) => ({ ...change, outcome: outcomes[i] }));
         await call.sendPieces(jsonPieces(start, listed, (change) => JSON.stringify(change), ']}'));
-      }),
+      });
+    },
   }),
 ];
