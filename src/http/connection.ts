@@ -2,6 +2,11 @@ import type { Duplex } from 'node:stream';
 import type { User } from '../access/user.ts';
 import { malformedRequest, type QuaysideError } from '../model/errors.ts';
 
+const NOT_A_REQUEST =
+  'The bytes behind this request are not a request, so its connection is closed before the response has ended. Check the Content-Length, which counts bytes.';
+const HALF_CLOSED =
+  'The client closed its sending side before the response had ended. Keep it open until then: otherwise the client looks like one that has disconnected.';
+
 /** A call that waits for elements or events. */
 export interface WaitingCall {
   /** The client has closed its half of the connection, or nothing more can be read from it. */
@@ -27,7 +32,8 @@ export class HttpConnection {
   /** The user for whom the connection is counted; null: none yet. */
   countedFor: string | null = null;
   readonly #socket: Duplex;
-  #isUnreadable = false;
+  /** Why no further request can be read; null: it can. */
+  #unreadable: QuaysideError | null = null;
 
   constructor(socket: Duplex) {
     this.#socket = socket;
@@ -40,35 +46,37 @@ export class HttpConnection {
     });
   }
 
-  /** Whether the bytes that follow the last request are not a request. */
+  /** Whether no further request can be read. */
   get isUnreadable(): boolean {
-    return this.#isUnreadable;
+    return this.#unreadable !== null;
   }
 
-  /** Notes that no further request can be read. A call that waits ends as if the client had disconnected. */
-  markUnreadable(): void {
-    this.#isUnreadable = true;
+  /**
+   * Notes that no further request can be read. A call that waits ends as if the client had disconnected.
+   * @param reason the error with which it ends; by default, the bytes that follow the last request are not a request
+   */
+  markUnreadable(reason = malformedRequest(NOT_A_REQUEST)): void {
+    this.#unreadable = reason;
     this.waitingCall?.onInputEnd();
   }
 
-  /** Parses nothing more of what the client sends, not even what has arrived together with the present request. */
-  stopParsing(): void {
-    this.markUnreadable();
+  /**
+   * Parses nothing more of what the client sends, not even what has arrived together with the present request.
+   * @param reason the error of calls that cannot wait because of this
+   */
+  stopParsing(reason: QuaysideError): void {
+    this.markUnreadable(reason);
     stopParser(this.#socket);
   }
 
   /** Whether the client has closed its half of the connection, or nothing more can be read from it. */
   get hasInputEnded(): boolean {
-    return this.#socket.readableEnded || this.#isUnreadable;
+    return this.#socket.readableEnded || this.isUnreadable;
   }
 
   /** The error of a call that cannot wait, since the input has ended. */
   inputEnded(): QuaysideError {
-    return malformedRequest(
-      this.#isUnreadable
-        ? 'The bytes behind this request are not a request, so its connection is closed before the response has ended. Check the Content-Length, which counts bytes.'
-        : 'The client closed its sending side before the response had ended. Keep it open until then: otherwise the client looks like one that has disconnected.',
-    );
+    return this.#unreadable ?? malformedRequest(HALF_CLOSED);
   }
 }
 

@@ -150,13 +150,12 @@ export class Front {
     const count = (this.#anonymousRequests.get(connection) ?? 0) + 1;
     this.#anonymousRequests.set(connection, count);
     if (count <= MAX_ANONYMOUS_REQUESTS) return false;
-    connection.stopParsing();
-    response.shouldKeepAlive = false;
-    call.fail(
-      overloaded(
-        `More than ${MAX_ANONYMOUS_REQUESTS} requests arrived together on this connection, the limit before a login. Read the response to the first one, then send the others.`,
-      ),
+    const error = overloaded(
+      `More than ${MAX_ANONYMOUS_REQUESTS} requests arrived together on this connection, the limit before a login. Read the response to the first one, then send the others.`,
     );
+    connection.stopParsing(error);
+    response.shouldKeepAlive = false;
+    call.fail(error);
     return true;
   }
 

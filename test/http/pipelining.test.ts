@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
 import { afterEach, describe, it } from 'node:test';
+import { readAccounts } from '../../src/access/account.ts';
+import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import { SILENT_LOG } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
 import { jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
@@ -117,6 +120,32 @@ describe('A connection on which nobody has logged in, and that pipelines', () =>
     const answers = await connection.answers(50);
     assert.ok(answers.every(({ status }) => status === 200));
     connection.destroy();
+  });
+});
+
+describe('Gets that are pipelined with the first login of their user', () => {
+  const users = [{ name: 'test1', password: 'test1', rights: null }];
+  const harness = sharedHarness({
+    users,
+    authenticator: ({ clock }) =>
+      new PasswordAuthenticator({ accounts: readAccounts(users, ['N']), clock, log: SILENT_LOG }),
+  });
+
+  it('end with the same error as the eleventh, and take nothing', async () => {
+    await harness()
+      .broker.namespace('N')
+      .queue('q')
+      .insert([newElement({ body: 'a' })]);
+    const one = rawRequest(['GET /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION]);
+    const connection = await RawConnection.open(harness().port);
+    connection.send(Buffer.concat(Array.from({ length: 11 }, () => one)));
+    const answers = await connection.untilClosed();
+    assert.equal(answers.length, 11);
+    for (const { status, body } of answers) {
+      assert.equal(status, 503);
+      assert.match(JSON.parse(body).detail, /More than 10 requests arrived together/);
+    }
+    assert.equal((await statusOf(harness(), 'q')).size, 1);
   });
 });
 

@@ -86,8 +86,8 @@ export const HTTP: readonly Mutant[] = [
     suite: 'HTTP framing',
     edits: edit(
       'http/connection.ts',
-      'this.#isUnreadable = true;\n    this.waitingCall?.onInputEnd();',
-      'this.#isUnreadable = true;',
+      'this.#unreadable = reason;\n    this.waitingCall?.onInputEnd();',
+      'this.#unreadable = reason;',
     ),
   },
   {
@@ -107,7 +107,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'requests behind the last one that is handled without a login are still parsed',
     suite: 'HTTP pipelining',
-    edits: edit('http/front.ts', 'connection.stopParsing();', ''),
+    edits: edit('http/front.ts', 'connection.stopParsing(error);', ''),
   },
   {
     name: 'a parser that skipped a body skips those of later connections',
