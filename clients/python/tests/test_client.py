@@ -314,6 +314,9 @@ class Failures(ClientTest):
             self.assertNotIn("secret", "".join(traceback.format_exception(raised.exception)[-1]))
         with self.assertRaisesRegex(ValueError, "'orders' must be"):
             self.client.queue("orders")
+        for name in ("N/..", "N/.", "../orders", "./orders"):
+            with self.assertRaisesRegex(ValueError, r"neither part may be"):
+                self.client.queue(name)
         with self.assertRaisesRegex(ValidationError, "cannot be encoded"):
             self.queue.insert(float("nan"))
         with self.assertRaisesRegex(ValidationError, "delay=nan must be from 0 to"):

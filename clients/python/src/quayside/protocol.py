@@ -191,6 +191,9 @@ def queue_path(name: str) -> str:
     namespace, slash, queue = name.partition("/")
     if not namespace or not slash or not queue:
         raise ValueError(f'queue name {name[:64]!r} must be "NAMESPACE/QUEUE".')
+    # Proxies resolve these as path segments, even if they are encoded.
+    if {".", ".."} & {namespace, queue}:
+        raise ValueError(f'queue name {name[:64]!r} must be "NAMESPACE/QUEUE"; neither part may be "." or "..".')
     return f"/q/{quote(namespace, safe='')}/{quote(queue, safe='')}"
 
 
