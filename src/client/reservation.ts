@@ -165,12 +165,11 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   /** Aborts the signal when the lease ends, if the signal is used. */
   #armTimer(): void {
     this.#cancelTimer?.();
-    const end = (): void => {
-      // A commit in flight may still succeed: the server accepts it until another consumer reserves the element.
-      if (this.isHeld) this.#controller?.abort(this.#lostError());
-    };
-    if (this.leaseLeftMs <= 0) end();
-    else if (this.#controller && this.isHeld) this.#cancelTimer = after(this.leaseLeftMs, end);
+    if (!this.#controller || !this.isHeld) return;
+    // A timer may be shorter than the lease. A commit in flight may still succeed: the server accepts it until another
+    // consumer reserves the element.
+    if (this.leaseLeftMs > 0) this.#cancelTimer = after(this.leaseLeftMs, () => this.#armTimer());
+    else this.#controller.abort(this.#lostError());
   }
 
   #lose(outcome: string): QuaysideError {

@@ -522,6 +522,22 @@ describe('The client', () => {
     }
   });
 
+  it('has a signal that is not aborted before the end of a lease that is longer than any timer', async (t) => {
+    let now = 0;
+    t.mock.method(performance, 'now', () => now);
+    t.mock.timers.enable({ apis: ['setTimeout'] });
+    const { client } = clientAnsweredBy(() => Response.json(TAKEN));
+    const day = 86_400_000;
+    const job = await client.queue('N/long').reserve({ leaseMs: 60 * day });
+    assert.ok(job);
+    const { signal } = job;
+    for (const wasAborted of [false, false, true]) {
+      now += 25 * day;
+      t.mock.timers.tick(25 * day);
+      assert.equal(signal.aborted, wasAborted);
+    }
+  });
+
   it('counts a lease from the start of its response, however long the rest takes to arrive', async (t) => {
     let now = 0;
     t.mock.method(performance, 'now', () => now);
