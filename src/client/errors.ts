@@ -105,7 +105,7 @@ export function checkedMs(name: string, ms: number, min = 0): number {
 
 /** Like {@link checkedMs}, but rounds to whole milliseconds; undefined stays undefined. @throws ValidationError */
 export function roundedMs(name: string, ms: number | undefined, min = 0): number | undefined {
-  return ms === undefined ? ms : checkedMs(name, Math.round(ms), min);
+  return ms === undefined ? ms : Math.round(checkedMs(name, ms, min));
 }
 
 /**

@@ -522,7 +522,7 @@ describe('A worker', () => {
   });
 
   it('rejects an invalid handlerTimeoutMs', () => {
-    for (const handlerTimeoutMs of [0, Number.NaN]) {
+    for (const handlerTimeoutMs of [0, Number.NaN, null as never, true as never]) {
       assert.throws(() => new Worker(client.queue('N/x'), () => {}, { handlerTimeoutMs }), {
         code: 'invalid-data',
         message: RegExp(`^handlerTimeoutMs is ${handlerTimeoutMs}\\.`),
