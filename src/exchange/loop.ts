@@ -7,7 +7,7 @@ import type { Clock } from '../util/clock.ts';
 import { Pause } from '../util/pause.ts';
 import type { Exchange } from './exchange.ts';
 import type { Decision, Forwarder } from './forwarder.ts';
-import type { BatchInFlight } from './in-flight-limit.ts';
+import type { BatchInFlight, InFlightLimit } from './in-flight-limit.ts';
 
 /** Elements per round trip. Larger batches gained less than 3 %, and their leases run longer. */
 const MAX_BATCH = 256;
@@ -67,8 +67,8 @@ export class Loop {
   #sent: Promise<void> = Promise.resolve();
   /** Batches that are not settled yet. */
   readonly #open = new Set<Promise<void>>();
-  /** Stops waiting for the selectors; null while they do not run. */
-  #stopWaiting: (() => void) | null = null;
+  /** Each ends a wait for selectors or capacity, since the loop stops. */
+  readonly #stopWaiting = new Set<() => void>();
   /** Ends the wait for a batch, with the delivered elements. */
   #endWait: ((batch: Delivery[]) => void) | null = null;
   /** The delay before the next batch after a failed one. */
@@ -114,8 +114,10 @@ export class Loop {
       if (this.#consumer !== null) this.#exchange.route.source.leave(this.#consumer);
       this.#endWait?.([]);
       this.#pause.end();
-      // The selectors of a thousand exchanges may take longer than a shutdown is allowed to.
-      this.#stopWaiting?.();
+      // The selectors of a thousand exchanges may take longer than a shutdown is allowed to, and capacity returns only
+      // as fast as engines respond.
+      for (const stop of this.#stopWaiting) stop();
+      this.#stopWaiting.clear();
     }
     await this.#run;
     this.#state = 'idle';
@@ -125,7 +127,7 @@ export class Loop {
     while (this.#state === 'running') {
       while (this.#state === 'running' && !this.#hasCapacity()) await this.#pause.wait();
       if (this.#backoff.isActive) await this.#pauseAfterFailure();
-      if (this.#isCrowded && this.#state === 'running') await this.#enter();
+      if (this.#isCrowded && this.#state === 'running') await this.#requestCapacity();
       if (this.#state !== 'running') break;
       const batch = await this.#take();
       if (batch.length === 0) continue;
@@ -218,7 +220,7 @@ export class Loop {
         },
         this.#capacity === null ? null : this.#claim,
       );
-      if (source.paused) this.#dropCapacity();
+      if (this.#capacity !== null) void this.#dropIfLeftOut(this.#consumer);
     } catch (error) {
       if (!(error instanceof QuaysideError)) throw error;
       this.#backoff.noteFailure();
@@ -228,9 +230,34 @@ export class Loop {
   }
 
   /** Waits for capacity for the next batch. */
-  async #enter(): Promise<void> {
+  async #requestCapacity(): Promise<void> {
     const bytes = this.#batchSize() * (this.#meanBytes ?? USUAL_BYTES);
-    this.#capacity = await this.#exchange.context.takenLimit.enter(this.#exchange, Math.ceil(bytes));
+    this.#capacity = await this.#enter(this.#exchange.context.takenLimit, Math.ceil(bytes));
+  }
+
+  /** Waits for capacity. Resolves with null if the loop stops. */
+  #enter(limit: InFlightLimit, bytes: number): Promise<BatchInFlight | null> {
+    const { promise, resolve } = Promise.withResolvers<BatchInFlight | null>();
+    if (this.#state === 'stopping') resolve(null);
+    else {
+      const stop = (): void => resolve(null);
+      this.#stopWaiting.add(stop);
+      void limit.enter(this.#exchange, bytes).then((batch) => {
+        if (this.#stopWaiting.delete(stop)) resolve(batch);
+        else batch.leave();
+      });
+    }
+    return promise;
+  }
+
+  /**
+   * Drops the capacity if no take is in flight for the consumer. A match takes for the first consumers only, as many as
+   * it expects elements for, and none while the queue is paused. Then `#claim` would not learn that it has ended.
+   */
+  async #dropIfLeftOut(consumer: Consumer): Promise<void> {
+    // If a match is in flight already, the one after it takes for the consumer.
+    await this.#exchange.route.source.waitQueue(consumer.group).matched();
+    if (consumer === this.#consumer && consumer.state === 'waiting') this.#dropCapacity();
   }
 
   /** A loop without elements has no capacity, so that others do not wait for it. */
@@ -266,7 +293,7 @@ export class Loop {
     const startedAt = this.#clock.monotonic();
     for (let rest = batch; rest.length > 0; ) {
       const { part, bytes } = this.#firstPart(rest);
-      const inFlight = await context.inFlightLimit.enter(this.#exchange, bytes);
+      const inFlight = await this.#enter(context.inFlightLimit, bytes);
       const undecided = await this.#decidePart(part, inFlight);
       rest = [...undecided, ...rest.slice(part.length)];
     }
@@ -275,12 +302,18 @@ export class Loop {
     this.#meanSelectorMs = ((this.#meanSelectorMs ?? ms) + ms) / 2;
   }
 
-  /** Runs the selectors for a part, and starts to store it. Returns the elements for which they did not run. */
-  async #decidePart(batch: readonly Delivery[], inFlight: BatchInFlight): Promise<readonly Delivery[]> {
-    const decision = this.#state === 'stopping' ? null : await this.#runSelectors(batch);
+  /**
+   * Runs the selectors for a part, and starts to store it. Returns the elements for which they did not run.
+   * @param inFlight null: the loop stops
+   */
+  async #decidePart(
+    batch: readonly Delivery[],
+    inFlight: BatchInFlight | null,
+  ): Promise<readonly Delivery[]> {
+    const decision = inFlight === null || this.#state === 'stopping' ? null : await this.#runSelectors(batch);
     const undecided = decision?.undecided ?? [];
     const part = undecided.length === 0 ? batch : batch.filter((delivery) => !undecided.includes(delivery));
-    if (decision !== null) this.#noteWritten(decision.written, part.length, inFlight);
+    if (decision !== null && inFlight !== null) this.#noteWritten(decision.written, part.length, inFlight);
     const before = this.#sent;
     const { promise: sent, resolve: markSent } = Promise.withResolvers<void>();
     this.#sent = sent;
@@ -288,7 +321,7 @@ export class Loop {
     this.#open.add(settled);
     void settled.finally(() => {
       this.#open.delete(settled);
-      inFlight.leave();
+      inFlight?.leave();
     });
     return undecided;
   }
@@ -299,10 +332,11 @@ export class Loop {
   async #runSelectors(batch: readonly Delivery[]): Promise<Decision | null> {
     const { promise: stopped, resolve: stop } = Promise.withResolvers<void>();
     let isReturned = false;
-    this.#stopWaiting = () => {
+    const stopWaiting = (): void => {
       isReturned = true;
       stop();
     };
+    this.#stopWaiting.add(stopWaiting);
     try {
       const deciding = this.#forwarder.decide(batch, () => isReturned);
       // The race carries no decision: what holds `stop` would keep the batch until the next full collection (ADR 6).
@@ -313,7 +347,7 @@ export class Loop {
       this.#backoff.noteFailure();
       return null;
     } finally {
-      this.#stopWaiting = null;
+      this.#stopWaiting.delete(stopWaiting);
     }
   }
 
