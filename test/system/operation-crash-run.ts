@@ -12,7 +12,7 @@ export interface OperationCrashOptions {
 }
 
 export interface OperationCrashReport {
-  /** Kills that interrupted a running operation. */
+  /** Operations that a kill interrupted. */
   readonly cut: number;
   /** The number of elements processed by operations. */
   readonly elements: number;
@@ -20,31 +20,43 @@ export interface OperationCrashReport {
   readonly faults: readonly string[];
 }
 
-/** An operation on the elements of `N/from`, and the expected result. */
+interface Place {
+  readonly ns: string;
+  readonly queue: string;
+}
+
+/** An operation on the elements of a source queue, and the expected result. */
 interface Kind {
-  readonly request: object;
+  readonly request: { readonly action: string; readonly [name: string]: unknown };
   readonly stays: boolean;
-  /** The queue in which the elements or their copies arrive; null if there is none. */
-  readonly target: { readonly ns: string; readonly queue: string } | null;
+  /** The namespace in which the elements or their copies arrive; null if there is none. */
+  readonly target: 'N' | 'far' | null;
   readonly reserves?: true;
 }
 
-const SOURCE = { ns: 'N', queue: 'from' };
-const NEAR = { ns: 'N', queue: 'to' };
-const FAR = { ns: 'far', queue: 'to' };
-
 const KINDS: readonly Kind[] = [
   { request: { action: 'delete' }, stays: false, target: null },
-  { request: { action: 'move', to: NEAR }, stays: false, target: NEAR },
-  { request: { action: 'move', to: FAR }, stays: false, target: FAR },
-  { request: { action: 'copy', to: NEAR }, stays: true, target: NEAR },
-  { request: { action: 'copy', to: FAR }, stays: true, target: FAR },
-  { request: { action: 'redrive' }, stays: false, target: NEAR },
+  { request: { action: 'move' }, stays: false, target: 'N' },
+  { request: { action: 'move' }, stays: false, target: 'far' },
+  { request: { action: 'copy' }, stays: true, target: 'N' },
+  { request: { action: 'copy' }, stays: true, target: 'far' },
+  { request: { action: 'redrive' }, stays: false, target: 'N' },
   { request: { action: 'delay', delay: 0 }, stays: true, target: null },
   { request: { action: 'set', set: { headers: { changed: 'yes' } } }, stays: true, target: null },
   { request: { action: 'release' }, stays: true, target: null, reserves: true },
 ];
 
+/** A running operation with queues of its own. */
+interface Running {
+  readonly kind: Kind;
+  readonly id: string;
+  readonly bodies: readonly string[];
+  readonly source: Place;
+  readonly target: Place | null;
+}
+
+/** Operations that one kill interrupts: a start of the server takes more processor time than an operation. */
+const OPERATIONS_PER_KILL = 3;
 const ELEMENTS = 600;
 /** A rate limit, elements per second, for operations that would otherwise end before the kill. */
 const RATE = 2_000;
@@ -53,8 +65,8 @@ const END_TIMEOUT_MS = 60_000;
 const JSON_TYPE = { 'content-type': 'application/json' };
 
 /**
- * Repeatedly kills the real server while it runs an operation, restarts it, waits until the operation has ended, and
- * compares: each element must be exactly in the queues where it belongs, once each, and be counted once.
+ * Repeatedly kills the real server while it runs operations, restarts it, waits until they have ended, and compares:
+ * each element must be exactly in the queues where it belongs, once each, and be counted once.
  */
 export async function runOperationCrash({
   url,
@@ -70,7 +82,12 @@ export async function runOperationCrash({
   const random = seededRandom(seed);
   const run = new OperationCrashRun(server, random);
   const first = random.between(0, KINDS.length - 1);
-  for (let kill = 0; kill < kills; kill += 1) await run.round(KINDS[(first + kill) % KINDS.length] as Kind);
+  for (let kill = 0; kill < kills; kill += 1) {
+    const from = first + kill * OPERATIONS_PER_KILL;
+    await run.round(
+      Array.from({ length: OPERATIONS_PER_KILL }, (_, i) => KINDS[(from + i) % KINDS.length] as Kind),
+    );
+  }
   return run.report();
 }
 
@@ -90,48 +107,72 @@ class OperationCrashRun {
     return { cut: this.#cut, elements: this.#elements, faults: this.#faults };
   }
 
-  async round(kind: Kind): Promise<void> {
+  /** Kills the server once while it runs an operation of each of these kinds. */
+  async round(kinds: readonly Kind[]): Promise<void> {
     const before = this.#client();
-    const bodies = await this.#fill(before, kind);
-    const request = { ...kind.request, source: SOURCE, ...(this.#random.chance(0.8) && { rate: RATE }) };
-    const started = await before.request('POST', '/operations', {
-      body: JSON.stringify(request),
-      headers: JSON_TYPE,
-    });
-    const { id } = jsonOf<OperationRecord>(started);
+    const prepared: Omit<Running, 'id'>[] = [];
+    for (const [at, kind] of kinds.entries()) prepared.push(await this.#prepare(before, kind, at));
+    const running: Running[] = [];
+    for (const each of prepared) running.push({ ...each, id: await this.#start(before, each) });
     await delay(this.#random.between(KILL_AFTER_MS.least, KILL_AFTER_MS.most));
     await this.#server.kill();
     before.close();
     await this.#server.start();
     const client = this.#client();
-    const record = await this.#ended(client, id);
-    const name = `${record.action} to ${kind.target?.ns ?? 'nowhere'}`;
-    if (record.state !== 'done') this.#faults.push(`${name}: ${record.state}, ${record.error}`);
-    if (record.changed !== ELEMENTS) this.#faults.push(`${name}: ${record.changed} changed`);
-    await this.#compare(client, kind.stays ? bodies : [], SOURCE, `${name}, source`, record);
-    if (kind.target !== null) await this.#compare(client, bodies, kind.target, `${name}, target`, record);
-    this.#elements += ELEMENTS;
+    const records = await Promise.all(running.map(({ id }) => this.#ended(client, id)));
+    for (const [at, { kind, bodies, source, target }] of running.entries()) {
+      const record = records[at] as OperationRecord;
+      const name = `${record.action} to ${target?.ns ?? 'nowhere'}`;
+      if (record.state !== 'done') this.#faults.push(`${name}: ${record.state}, ${record.error}`);
+      if (record.changed !== ELEMENTS) this.#faults.push(`${name}: ${record.changed} changed`);
+      await this.#compare(client, kind.stays ? bodies : [], source, `${name}, source`, record);
+      if (target !== null) await this.#compare(client, bodies, target, `${name}, target`, record);
+    }
     client.close();
+  }
+
+  async #prepare(client: QueueClient, kind: Kind, at: number): Promise<Omit<Running, 'id'>> {
+    const source = { ns: 'N', queue: `from-${at}` };
+    const target = kind.target === null ? null : { ns: kind.target, queue: `to-${at}` };
+    const bodies = Array.from({ length: ELEMENTS }, (_, i) => `${this.#elements + i}`);
+    this.#elements += ELEMENTS;
+    // A redrive moves the elements to the queue that this header names.
+    const headers = { 'x-dl-from-queue': `to-${at}` };
+    const answer = await client.insertLines(
+      source.ns,
+      source.queue,
+      bodies.map((text) => ({ text, headers })),
+    );
+    if (answer.status !== 200)
+      throw new Error(`the inserts were answered with ${answer.status}: ${answer.body}`);
+    if (kind.reserves) await this.#take(client, source, ELEMENTS, { reserve: 1, lease: 3_600_000 });
+    return { kind, bodies, source, target };
+  }
+
+  /** Returns the id of the operation. */
+  async #start(client: QueueClient, { kind, source, target }: Omit<Running, 'id'>): Promise<string> {
+    const { action } = kind.request;
+    const request = {
+      ...kind.request,
+      source,
+      ...((action === 'move' || action === 'copy') && { to: target }),
+      ...(this.#random.chance(0.8) && { rate: RATE }),
+    };
+    const started = await client.request('POST', '/operations', {
+      body: JSON.stringify(request),
+      headers: JSON_TYPE,
+    });
+    return jsonOf<OperationRecord>(started).id;
   }
 
   #client(): QueueClient {
     return new QueueClient({ url: () => this.#server.url });
   }
 
-  async #fill(client: QueueClient, kind: Kind): Promise<string[]> {
-    const bodies = Array.from({ length: ELEMENTS }, (_, i) => `${this.#elements + i}`);
-    const lines = bodies.map((text) => ({ text, headers: { 'x-dl-from-queue': NEAR.queue } }));
-    const answer = await client.insertLines(SOURCE.ns, SOURCE.queue, lines);
-    if (answer.status !== 200)
-      throw new Error(`the inserts were answered with ${answer.status}: ${answer.body}`);
-    if (kind.reserves) await this.#take(client, SOURCE, ELEMENTS, { reserve: 1, lease: 3_600_000 });
-    return bodies;
-  }
-
   /** Takes at most `count` elements; a reserve leaves them in the queue. */
   async #take(
     client: QueueClient,
-    { ns, queue }: typeof SOURCE,
+    { ns, queue }: Place,
     count: number,
     more: Readonly<Record<string, number>> = {},
   ): Promise<{ text: string; headers: Readonly<Record<string, string>> }[]> {
@@ -157,7 +198,7 @@ class OperationCrashRun {
   async #compare(
     client: QueueClient,
     expected: readonly string[],
-    queue: typeof SOURCE,
+    queue: Place,
     name: string,
     { action }: OperationRecord,
   ): Promise<void> {

@@ -6,8 +6,8 @@ import { freshSeed } from '../support/random.ts';
 import { withParameter } from '../support/run-servers.ts';
 import { runOperationCrash } from './operation-crash-run.ts';
 
-/** One kill per kind of operation; `npm run test:crash:operations` kills 200 times. */
-const KILLS = Number(process.env.OPERATION_KILLS ?? 9);
+/** Each kind of operation is interrupted once; `npm run test:crash:operations` kills 200 times. */
+const KILLS = Number(process.env.OPERATION_KILLS ?? 3);
 /** With a shared engine, a node waits seven seconds before it continues the operation of another node. */
 const KILLS_SHARED = Math.ceil(KILLS / 10);
 
