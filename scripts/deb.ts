@@ -1,6 +1,7 @@
 /**
- * `npm run deb -- [FOLDER] [--revision N]`: builds a Debian package of this tree, including the Node that runs this
- * script, into FOLDER (default `.`). Requires `npm ci` and dpkg-deb. The architecture is this machine's.
+ * `npm run deb -- [FOLDER] [--revision N] [--level N]`: builds a Debian package of this tree, including the Node that
+ * runs this script, into FOLDER (default `.`), compressed by gzip at that level. Requires `npm ci` and dpkg-deb. The
+ * architecture is this machine's.
  */
 import { execFileSync } from 'node:child_process';
 import {
@@ -25,7 +26,7 @@ const DOCUMENTS = ['README.md', 'CHANGELOG.md', 'docs/reference/configuration.md
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { revision: { type: 'string', default: '1' } },
+  options: { revision: { type: 'string', default: '1' }, level: { type: 'string', default: '6' } },
 });
 const architecture = ARCHITECTURES[process.arch];
 if (architecture === undefined)
@@ -53,7 +54,7 @@ try {
   const target = resolve(positionals[0] ?? '.', `quayside_${full}_${architecture}.deb`);
   // xz would save a third, but needs two minutes for Node alone. Level 9, the default, takes 19 s of processor time for
   // it instead of 7, and saves 0.6 %.
-  execFileSync('dpkg-deb', ['--root-owner-group', '-Zgzip', '-z6', '--build', stage, target], {
+  execFileSync('dpkg-deb', ['--root-owner-group', '-Zgzip', `-z${values.level}`, '--build', stage, target], {
     stdio: ['ignore', 'ignore', 'inherit'],
   });
   console.log(target);

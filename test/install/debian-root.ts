@@ -19,7 +19,7 @@ export interface DebianArchive {
  * mirror. Debian packages that these tests need on this machine are installed, too.
  */
 export async function debianArchive(): Promise<DebianArchive> {
-  needDebian('buildah', 'mmdebstrap', 'systemd');
+  needDebian('binutils', 'buildah', 'mmdebstrap', 'systemd');
   const folder = await mkdtemp(join(tmpdir(), 'quayside-install-'));
   const archive = join(folder, 'debian.tar');
   await run('mmdebstrap', [
