@@ -16,7 +16,7 @@ import { type Block, blocksOf, commandsOf, Shell } from '../support/page-command
  */
 const PROJECT = fileURLToPath(new URL('../..', import.meta.url));
 /** Only prevents a hanging test; nothing is measured with it. */
-const PATIENCE_MS = 240_000;
+const PATIENCE_MS = 900_000;
 
 /**
  * The npm settings that a newcomer's machine may have. Other variables that `npm test` sets for its children would
