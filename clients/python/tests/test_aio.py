@@ -482,6 +482,63 @@ class Workers(AioTest):
         self.assertEqual(errors, [unavailable])
         self.assertEqual((await self.queue.status()).reserved, 1)
 
+    async def test_a_commit_that_failed_is_not_repeated_once_its_lease_has_ended(self) -> None:
+        await self.queue.insert("x")
+        jobs: list[Reservation[Any]] = []
+        errors: list[QuaysideError] = []
+        unavailable = ConnectionError("connection-failed", "unavailable", outcome="unknown")
+        errors_before: list[int] = []
+        delivered_again = asyncio.Event()
+        settle = self.queue.settle
+
+        async def handle(job: Reservation[Any]) -> None:
+            jobs.append(job)
+            errors_before.append(len(errors))
+            if len(jobs) > 1:
+                await worker.stop()
+                delivered_again.set()
+
+        async def fail_after_lease(settlements: Any, timeout: Any) -> Any:
+            if settlements[0].action == "extend":
+                return await settle(settlements, timeout)
+            while time.monotonic() < jobs[-1].lease_ends_at:
+                await asyncio.sleep(0)
+            raise unavailable
+
+        worker = Worker(self.queue, handle, concurrency=1, lease=0.05).on("error", errors.append)
+        with mock.patch.object(self.queue, "settle", fail_after_lease):
+            async with worker:
+                await asyncio.wait_for(delivered_again.wait(), 60)
+        self.assertEqual(errors_before[:2], [0, 1])
+
+    async def test_a_renewal_that_ends_after_the_handler_does_not_decide_about_the_job(self) -> None:
+        await self.queue.insert("x")
+        events: list[str] = []
+        renewing = asyncio.Event()
+        committing = asyncio.Event()
+        committed = asyncio.Event()
+        settle = self.queue.settle
+
+        async def settle_late(settlements: Any, timeout: Any) -> Any:
+            if settlements[0].action == "extend":
+                renewing.set()
+                await committing.wait()
+                return [LeaseLostError("not-found", "settled")]
+            if not committing.is_set():
+                raise ConnectionError("connection-failed", "unavailable", outcome="unknown")
+            return await settle(settlements, timeout)
+
+        worker = Worker(self.queue, lambda job: renewing.wait(), lease=600)
+        worker.on("error", lambda error: committing.set())
+        worker.on("lease_lost", lambda job: events.append("lease_lost"))
+        worker.on("committed", lambda job, seconds: events.append("committed"))
+        worker.on("committed", lambda job, seconds: committed.set())
+        often = mock.patch.multiple("quayside.aio.worker", RENEWALS=60_000, is_renewal_due=lambda *_: True)
+        with often, mock.patch.object(self.queue, "settle", settle_late):
+            async with worker:
+                await asyncio.wait_for(committed.wait(), 60)
+        self.assertEqual(events, ["committed"])
+
     async def test_a_worker_takes_no_more_at_once_than_the_server_allows(self) -> None:
         await self.queue.insert("x")
         done = asyncio.Event()

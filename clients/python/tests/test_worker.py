@@ -18,6 +18,7 @@ from unittest.mock import patch
 from quayside import (
     Bury,
     ConnectionError,
+    LeaseLostError,
     Quayside,
     QuaysideError,
     Reservation,
@@ -470,6 +471,61 @@ class Workers(ClientTest):
             stopped.wait()
         self.assertEqual(errors, [unavailable])
         self.assertEqual(self.queue.status().reserved, 1)
+
+    def test_a_commit_that_failed_is_not_repeated_once_its_lease_has_ended(self) -> None:
+        self.queue.insert("x")
+        jobs: list[Reservation[Any]] = []
+        errors: list[QuaysideError] = []
+        unavailable = ConnectionError("connection-failed", "unavailable", outcome="unknown")
+        errors_before: list[int] = []
+        delivered_again = threading.Event()
+        settle = self.queue.settle
+
+        def handle(job: Reservation[Any]) -> None:
+            jobs.append(job)
+            errors_before.append(len(errors))
+            if len(jobs) > 1:
+                worker.stop()
+                delivered_again.set()
+
+        def fail_after_lease(settlements: Any, timeout: Any) -> Any:
+            if settlements[0].action == "extend":
+                return settle(settlements, timeout)
+            while time.monotonic() < jobs[-1].lease_ends_at:
+                time.sleep(0)
+            raise unavailable
+
+        worker = Worker(self.queue, handle, concurrency=1, lease=0.05).on("error", errors.append)
+        with patch.object(self.queue, "settle", fail_after_lease), worker:
+            self.assertTrue(delivered_again.wait(60))
+        self.assertEqual(errors_before[:2], [0, 1])
+
+    def test_a_renewal_that_ends_after_the_handler_does_not_decide_about_the_job(self) -> None:
+        self.queue.insert("x")
+        events: list[str] = []
+        renewing = threading.Event()
+        committing = threading.Event()
+        committed = threading.Event()
+        settle = self.queue.settle
+
+        def settle_late(settlements: Any, timeout: Any) -> Any:
+            if settlements[0].action == "extend":
+                renewing.set()
+                committing.wait(60)
+                return [LeaseLostError("not-found", "settled")]
+            if not committing.is_set():
+                raise ConnectionError("connection-failed", "unavailable", outcome="unknown")
+            return settle(settlements, timeout)
+
+        worker = Worker(self.queue, lambda job: renewing.wait(60), lease=600)
+        worker.on("error", lambda error: committing.set())
+        worker.on("lease_lost", lambda job: events.append("lease_lost"))
+        worker.on("committed", lambda job, seconds: events.append("committed"))
+        worker.on("committed", lambda job, seconds: committed.set())
+        often = patch.multiple("quayside.worker", RENEWALS=60_000, is_renewal_due=lambda *_: True)
+        with often, patch.object(self.queue, "settle", settle_late), worker:
+            self.assertTrue(committed.wait(60))
+        self.assertEqual(events, ["committed"])
 
     def test_a_listener_or_a_handler_may_stop_the_worker_and_run_returns(self) -> None:
         events: list[WorkerEvent] = ["idle", "taken", "committed"]

@@ -414,8 +414,9 @@ class Worker(Generic[T]):
                 job.lease_until = result
 
     def _lose(self, job: Reservation[T]) -> None:
-        # A job that was settled during the renewal is not lost.
-        if not job.settled and not job.lost.is_set():
+        # Once the handler has ended, its settlement decides: the renewal fails if that was applied, too.
+        run = self._active.get(job)
+        if run is not None and not run.has_ended and not job.settled and not job.lost.is_set():
             job.lost.set()
             self._listeners.emit("lease_lost", job)
 

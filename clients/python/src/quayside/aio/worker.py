@@ -373,14 +373,13 @@ class Worker(Generic[T]):
                 job.lease_until = result
 
     def _lose(self, job: Reservation[T]) -> None:
-        # A job that was settled during the renewal is not lost.
-        if job.settled or job.lost.is_set():
+        # Once the handler has ended, its settlement decides: the renewal fails if that was applied, too.
+        task = self._active.get(job)
+        if task is None or job in self._ended or job.settled or job.lost.is_set():
             return
         job.lost.set()
         self._listeners.emit("lease_lost", job)
-        task = self._active.get(job)
-        if task is not None:
-            task.cancel()
+        task.cancel()
 
     async def _give_up(self, job: Reservation[T]) -> None:
         """Rolls back a job whose handler is still running."""
