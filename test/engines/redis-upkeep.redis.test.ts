@@ -10,7 +10,7 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
-import { extend, purge, rollback, settle } from '../support/settle.ts';
+import { commit, extend, purge, rollback, settle } from '../support/settle.ts';
 import { sweepAffected } from '../support/sweep.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { passGently } from './fake-time.ts';
@@ -607,6 +607,23 @@ describe('Housekeeping of the Redis engine', () => {
     await extend(engine.storage, queue, [ref]);
     clock.advance(2_000);
     assert.deepEqual(await sweepAffected(engine.storage), [queue]);
+  });
+
+  it('a sweep returns when the first lease of a stream ends, whatever groups had leases that ended earlier', async () => {
+    const queue = { ns: 'stream', name: 'settled' };
+    const groups = ['g', 'h', 'i'];
+    const { storage } = engine;
+    await storage.insert(queue, [newElement({ groups })]);
+    const taken = await Promise.all(
+      groups.map((group) => storage.take(queue, { group, count: 1, leaseMs: 10_000 })),
+    );
+    const refs = taken.flatMap(({ deliveries }) =>
+      deliveries.map(({ id, group }) => ({ id, group, token: null })),
+    );
+    await commit(storage, queue, refs);
+    await storage.insert(queue, [newElement({ groups })]);
+    await storage.take(queue, { group: 'h', count: 1, leaseMs: 60_000 });
+    assert.equal(await storage.sweep(), clock.now() + 60_000);
   });
 
   it('ends leases of a stream that an earlier version stored without listing their groups', async () => {

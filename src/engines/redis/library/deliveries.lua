@@ -154,10 +154,11 @@ MAX_COPIED = 16 * 1024 * 1024
 -- visit all groups of a stream. The moment is only a lower bound, as a settled lease leaves it: a group whose moment has
 -- come is listed again by its first lease.
 
+-- moment: nil if the group has no lease. Returns whether it was listed otherwise.
 local function listGroup(q, gid, moment)
   local field = 'l' .. gid
   local before = db('HGET', q.h, field)
-  if before == (moment or false) then return end
+  if before == (moment or false) then return false end
   if before then db('ZREM', q.z, 'm' .. before .. gid) end
   if moment then
     db('ZADD', q.z, 0, 'm' .. moment .. gid)
@@ -165,11 +166,12 @@ local function listGroup(q, gid, moment)
   else
     db('HDEL', q.h, field)
   end
+  return true
 end
 
 local function listAgain(q, gid)
   local first = firstMember(q.z, 'l' .. gid)
-  listGroup(q, gid, first and sub(first, 4, 9))
+  return listGroup(q, gid, first and sub(first, 4, 9))
 end
 
 -- Lists the groups with leases of a queue that an earlier version wrote.
@@ -196,14 +198,12 @@ local LISTED_AT_ONCE = 100
 -- When the first lease ends, or a moment before that; infinity if there is none.
 function firstLease(q)
   listLeases(q)
-  local first, moment = firstMoment(q, 'l' .. PLAIN, 0), math.huge
+  local first = firstMoment(q, 'l' .. PLAIN, 0)
   for _ = 1, LISTED_AT_ONCE do
-    local before = moment
-    moment = firstMoment(q, 'm', 0)
-    if moment == before or moment >= first then break end
-    listAgain(q, sub(firstMember(q.z, 'm'), 8, 9))
+    local listed = firstMember(q.z, 'm')
+    if not listed or fromSix(listed, 2) >= first or not listAgain(q, sub(listed, 8, 9)) then break end
   end
-  return math.min(first, moment)
+  return math.min(first, firstMoment(q, 'm', 0))
 end
 
 local function endedLeases(q, gid, limit)
