@@ -93,7 +93,7 @@ export function unusedStoreFindings(config: Config): Finding[] {
 }
 
 /**
- * Whether client connections could exhaust the limit on open files.
+ * Whether client connections could exhaust the limit on open files. The server needs some for its own files, too.
  * @param pid process of the server; null: this process
  */
 export function openFilesFinding({ http, stomp, amqp }: Config, pid: number | null): Finding {
@@ -104,11 +104,11 @@ export function openFilesFinding({ http, stomp, amqp }: Config, pid: number | nu
   const check = 'open files';
   if (limit === null) return finding(check, 'ok', `no limit is known for ${who}`);
   const options = listeners.map(([name, { maxSockets }]) => `${name}.maxSockets: ${maxSockets}`).join(', ');
-  if (needed <= limit) return finding(check, 'ok', `${who} may open ${limit} files (${options})`);
+  if (needed < limit) return finding(check, 'ok', `${who} may open ${limit} files (${options})`);
   return finding(
     check,
     'warning',
-    `${who} may open ${limit} files, fewer than the connections that it may keep (${options})`,
+    `${who} may open ${limit} files, no more than the connections that it may keep (${options})`,
     'raise the limit (ulimit -n, LimitNOFILE of systemd, ulimits of a container) or lower maxSockets',
   );
 }

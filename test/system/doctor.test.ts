@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
@@ -13,10 +13,13 @@ import { CertificateAuthority, writeCertificate } from '../support/certificate.t
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { Folder, type ProgramOptions } from './program.ts';
 
+const REDIS_PAGE = new URL('../../docs/engines/redis.md', import.meta.url);
 const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 const run = promisify(execFile);
 
 const SQLITE = { N: { url: 'sqlite:N.db' } };
+/** Fewer than any limit of open files. */
+const FEW_SOCKETS = { maxSockets: 100 };
 /** Only root may listen on this port, and no test does. */
 const NO_SERVER = 'http://127.0.0.1:1';
 
@@ -58,7 +61,7 @@ describe('quayside doctor', () => {
   };
 
   it('reports only that no server is listening before the first start, and creates nothing', async () => {
-    const report = await doctor({ namespaces: SQLITE }, NO_SERVER, { ownProcess: true });
+    const report = await doctor({ namespaces: SQLITE, http: FEW_SOCKETS }, NO_SERVER, { ownProcess: true });
     assert.equal(report.code, 0, report.stderr);
     const notOk = report.findings.filter(({ level }) => level !== 'ok');
     assert.deepEqual(notOk, [
@@ -114,7 +117,19 @@ describe('quayside doctor', () => {
     matches(found(report, 'sqlite:'), /^ok: its files take \d+ MiB, and [\d,]+ MiB are free$/);
     matches(
       found(report, 'open files'),
-      new RegExp(`^warning: process ${server.pid} may open \\d+ files, fewer .*; raise the limit`),
+      new RegExp(`^warning: process ${server.pid} may open \\d+ files, no more .*; raise the limit`),
+    );
+  });
+
+  it('accepts a limit of open files only if it is above the connections that may be open', async () => {
+    const maxSockets = (most: number): Promise<Report> =>
+      doctor({ namespaces: SQLITE, http: { port: 1, maxSockets: most } });
+    const [, limit = ''] =
+      /may open (\d+) files/.exec(found(await maxSockets(1), 'open files')[0] ?? '') ?? [];
+    matches(found(await maxSockets(Number(limit) - 1), 'open files'), /^ok: /);
+    matches(
+      found(await maxSockets(Number(limit)), 'open files'),
+      /^warning: this process may open \d+ files, no more than the connections that it may keep/,
     );
   });
 
@@ -315,7 +330,7 @@ describe('quayside doctor', () => {
   });
 
   it('prints text on a terminal, and JSON there with --json', async () => {
-    await folder.write('config.json', { namespaces: SQLITE });
+    await folder.write('config.json', { namespaces: SQLITE, http: FEW_SOCKETS });
     const command = `${process.execPath} ${MAIN} doctor --config config.json --url ${NO_SERVER}`;
     const onTerminal = async (flags: string): Promise<string[]> => {
       const { stdout } = await run('script', ['-qec', `${command} ${flags}`, '/dev/null'], {
@@ -374,6 +389,42 @@ describe('quayside doctor', () => {
       const evicting = await doctor(config);
       assert.equal(evicting.code, 1);
       matches(found(evicting, 'redis:'), /^error: .*maxmemory-policy is allkeys-lru.*; set maxmemory-policy/);
+    });
+
+    it('reports a login that fails and each right without which the server does not start or work', async () => {
+      cli('CONFIG', 'SET', 'maxmemory-policy', 'noeviction');
+      const [, words = ''] = /^ACL SETUSER quayside (.*)$/m.exec(readFileSync(REDIS_PAGE, 'utf8')) ?? [];
+      const rights = words.replaceAll("'", '').split(' ');
+      const config = { namespaces: { N: { url: `redis://quayside:CHANGE-ME@127.0.0.1:${server.port}` } } };
+      const withUser = async (...further: string[]): Promise<Report> => {
+        cli('ACL', 'SETUSER', 'quayside', 'reset', ...rights, ...further);
+        return doctor(config);
+      };
+      const good = await withUser();
+      assert.equal(good.code, 0, found(good, 'redis:').join('\n'));
+
+      const wrong = await withUser('resetpass', '>other');
+      matches(
+        found(wrong, 'redis:'),
+        /^error: .*: WRONGPASS .*; correct user and password in the namespace's url$/,
+      );
+      for (const [missing, named] of [
+        ['-info', "'info'"],
+        ['-function|list', "'function|list'"],
+        ['-function|load', "'function|load'"],
+        ['-fcall', "'fcall'"],
+        ['-subscribe', "'subscribe'"],
+        ['resetkeys', 'keys'],
+        ['resetchannels', 'channels'],
+      ] as const) {
+        const report = await withUser(missing);
+        assert.equal(report.code, 1, missing);
+        matches(
+          found(report, 'redis:'),
+          new RegExp(`^error: .*: NOPERM .*${named.replace('|', '\\|')}.*; give the user the rights`),
+        );
+      }
+      assert.equal(cli('FUNCTION', 'LIST').trim(), '');
     });
   });
 
@@ -439,6 +490,20 @@ describe('quayside doctor', () => {
         assert.equal(report.code, 1);
         assert.match(found(report, 'postgres:').at(-1) ?? '', expected);
       }
+    });
+
+    it('names max_connections and limits of the login if the server accepts no further connection', async (t) => {
+      const server = await sharedServer();
+      const user = freshSchema();
+      await runSql(server, `CREATE ROLE ${user} LOGIN PASSWORD 'x' CONNECTION LIMIT 0`);
+      t.after(() => runSql(server, `DROP ROLE ${user}`));
+      const url = `postgres://${user}:x@127.0.0.1:${server.port}/postgres`;
+      const report = await doctor({ namespaces: { N: { url } } });
+      assert.equal(report.code, 1);
+      matches(
+        found(report, 'postgres:'),
+        /^error: .*: PostgreSQL error 53300: too many connections .*; raise max_connections, .* CONNECTION LIMIT .* three connections/,
+      );
     });
 
     it('warns if track_counts is off, which disables autovacuum', async (t) => {

@@ -167,7 +167,7 @@ describe('The log', () => {
     const warning = program.logged().find(isWarning);
     assert.match(
       String(warning?.msg),
-      /^this process may open \d+ files, fewer than .* \(http\.maxSockets: 2000000000\); raise the limit \(ulimit -n/,
+      /^this process may open \d+ files, no more than .* \(http\.maxSockets: 2000000000\); raise the limit \(ulimit -n/,
     );
     assert.equal(await program.stop(), 0);
   });

@@ -5,6 +5,9 @@ import { writeCertificate } from '../support/certificate.ts';
 import { QueueClient } from '../support/http-client.ts';
 import { Folder, type Program } from './program.ts';
 
+/** Fewer connections than any limit of open files, of which a start would warn. */
+const FEW_SOCKETS = { QUAYSIDE_HTTP__MAX_SOCKETS: '100' };
+
 const skip = process.platform === 'win32' && 'Windows has other rights';
 
 describe('The files of a server', { skip }, () => {
@@ -17,7 +20,7 @@ describe('The files of a server', { skip }, () => {
   afterEach(() => folder.dispose());
 
   it('and their folder are accessible only to their owner, whatever the umask', async () => {
-    const program = await folder.serve([], { umask: 0 });
+    const program = await folder.serve([], { umask: 0, env: FEW_SOCKETS });
     await program.untilPrinted(/reloads/);
     const password = /password {2}(\S+)/.exec(program.stdout)?.[1];
     const client = new QueueClient({ url: program.url, credentials: `admin:${password}` });
@@ -38,7 +41,7 @@ describe('The files of a server', { skip }, () => {
     await first.stop();
     await chmod(folder.file('data'), 0o755);
     await chmod(folder.file('data/users.json'), 0o640);
-    const second = await folder.serve([]);
+    const second = await folder.serve([], { env: FEW_SOCKETS });
     await second.untilLogged(() => warningsOf(second).length >= 2);
     const warnings = warningsOf(second);
     assert.equal(warnings.length, 2, warnings.join('\n'));

@@ -469,6 +469,11 @@ export class Refused extends Error {
     return this.code === LOCK_TIMEOUT;
   }
 
+  /** Whether the server accepts no further connection, or none of this user or to this database. */
+  get isTooManyConnections(): boolean {
+    return this.code === TOO_MANY_CONNECTIONS;
+  }
+
   /** Whether the server became read-only, since another one is the primary now: this connection is useless. */
   get isReadOnly(): boolean {
     return this.code === READ_ONLY;
@@ -477,6 +482,7 @@ export class Refused extends Error {
 
 const DISK_FULL = '53100';
 const READ_ONLY = '25006';
+const TOO_MANY_CONNECTIONS = '53300';
 /**
  * Errors after which a retry may succeed: deadlock, serialization failure, and a unique violation, for example if two
  * nodes create the same queue at the same moment.

@@ -124,6 +124,7 @@ export class Link {
   async start(): Promise<void> {
     const reasons: string[] = [];
     let isWrongStore = false;
+    let isFull = false;
     for (let triesLeft = this.#settings.hosts.length; triesLeft > 0; triesLeft -= 1) {
       try {
         await this.#open(triesLeft > 1 ? OPEN_TIMEOUT_MS : START_TIMEOUT_MS, null);
@@ -131,12 +132,11 @@ export class Link {
       } catch (error) {
         reasons.push(withTlsHint(reasonOf(error), TLS_SETTINGS));
         isWrongStore ||= error instanceof WrongStore;
+        isFull = error instanceof Refused && error.isTooManyConnections;
       }
     }
     const reason = reasons.join(', ');
-    const hint = reason.includes(';')
-      ? ''
-      : '; check that the server is running, and that host, port, user and password are correct';
+    const hint = reason.includes(';') ? '' : `; ${isFull ? MORE_CONNECTIONS : CHECK_SERVER}`;
     const message = `${this.#settings.maskedUrl}: ${reason}${hint}`;
     throw isWrongStore ? new WrongStore(message) : new Error(message);
   }
@@ -298,6 +298,10 @@ export class Link {
 }
 
 const STOPPED = new Error('the engine was stopped');
+
+const CHECK_SERVER = 'check that the server is running, and that host, port, user and password are correct';
+const MORE_CONNECTIONS =
+  'raise max_connections, or the CONNECTION LIMIT of the user or database, or close connections of others: each node needs three connections';
 
 const TLS_SETTINGS = {
   authority: 'sslrootcert=FILE',

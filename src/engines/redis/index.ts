@@ -30,7 +30,7 @@ import { Batchers } from './batcher.ts';
 import { RedisSignaller } from './channels.ts';
 import { ReplyError } from './client/connection.ts';
 import { Executor } from './client/executor.ts';
-import type { ServerFacts } from './client/master.ts';
+import { isNotPermitted, type ServerFacts } from './client/master.ts';
 import { Topology } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { openDefinitions } from './definitions.ts';
@@ -174,7 +174,7 @@ class RedisEngine implements Engine {
   #startError(error: unknown): Error {
     const reason = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
     // Some reasons end with a hint, after a semicolon.
-    const hint = reason.includes('; ') ? '' : "; start Redis there, or correct the namespace's url";
+    const hint = reason.includes('; ') ? '' : `; ${hintOf(reason)}`;
     return new Error(`${this.#context.settings.maskedUrl}: ${reason}${hint}`);
   }
 
@@ -236,16 +236,25 @@ class RedisEngine implements Engine {
   }
 }
 
+/** What to do if servers cannot be used. @param reason may be an error reply */
+function hintOf(reason: string): string {
+  if (isNotPermitted(reason))
+    return 'give the user the rights that the page on Redis lists (ACL SETUSER, docs/engines/redis.md)';
+  if (/^(?:WRONGPASS|NOAUTH)/.test(reason)) return "correct user and password in the namespace's url";
+  return "start Redis there, or correct the namespace's url";
+}
+
 /** A server that names another one for a key serves its own keys. */
 function acceptRedirection(error: unknown): void {
   if (!(error instanceof ReplyError && /^(MOVED|ASK) /.test(error.message))) throw error;
 }
 
 /**
- * Checks that each master's settings can keep the engine's promises. Loads no functions.
+ * Checks that each master's settings can keep the engine's promises, and that the user has the rights that a start
+ * needs. Loads no functions.
  * @throws Error as a start does, if the servers cannot be used
  */
-async function examineMasters({ clock, settings }: RedisContext): Promise<readonly Finding[]> {
+async function examineMasters({ clock, log, keys, settings }: RedisContext): Promise<readonly Finding[]> {
   const findings = new Map<string, readonly Finding[]>();
   const topology = new Topology({
     clock,
@@ -255,9 +264,14 @@ async function examineMasters({ clock, settings }: RedisContext): Promise<readon
     onDown: () => {},
     onReplicas: () => {},
   });
+  const signaller = new RedisSignaller({ keys, topology, log });
+  signaller.subscribe('doctor', () => {});
+  signaller.listen(keys.definitionChannel('queue'), { sharded: false }, () => {});
   try {
     await topology.start();
+    await signaller.start();
   } finally {
+    signaller.stop();
     topology.stop();
   }
   return [...findings.values()].flat();

@@ -186,7 +186,7 @@ export class Master {
       login,
       firstConnectMs: this.#firstConnectMs,
       setUp: async (connection) => {
-        facts = await checkServer(connection, library, login.db);
+        facts = await checkServer(connection, library, settings);
         this.#setWait(connection, wait ?? Math.min(1, facts.replicas));
         heartbeatsWithout = 0;
         this.noteServerTime(facts.now);
@@ -295,13 +295,13 @@ const OLDEST_VERSION = 7;
 /**
  * Selects the database, checks that the server is a master on which elements are safe, and loads our functions if it
  * lacks them.
- * @param library null: none is loaded
+ * @param library null: none is loaded, only the rights to load and to call one are checked
  * @throws UnfitRedis, ReplyError, CommandLost
  */
 async function checkServer(
   connection: RedisConnection,
   library: Library | null,
-  db: number,
+  { login: { db }, prefix }: Settings,
 ): Promise<ServerFacts> {
   if (db !== 0) await selectDatabase(connection, db);
   const [reply, time] = await Promise.all([connection.send('INFO', []), connection.send('TIME', [])]);
@@ -315,6 +315,7 @@ async function checkServer(
     );
   }
   if (library !== null) await loadLibrary(connection, library);
+  else await checkRights(connection, prefix);
   return {
     version: info.get('redis_version') ?? 'unknown',
     runId: info.get('run_id') ?? '',
@@ -348,6 +349,29 @@ async function loadLibrary(connection: RedisConnection, library: Library): Promi
   } catch (error) {
     if (!(error instanceof ReplyError && error.message.includes('already exists'))) throw error;
   }
+}
+
+/**
+ * Checks the rights to load functions and to call them with our keys. Sends commands that Redis rejects for another
+ * reason if the user has the right.
+ * @throws ReplyError, CommandLost
+ */
+async function checkRights(connection: RedisConnection, prefix: string): Promise<void> {
+  const [noLibrary, noFunction] = ['no library', `${prefix}_none`];
+  const sent = [
+    connection.send('FUNCTION', ['LIST', 'LIBRARYNAME', noFunction]),
+    connection.send('FUNCTION', ['LOAD', noLibrary]),
+    connection.send('FCALL', [noFunction, 1, `${prefix}:none`]),
+  ];
+  for (const reply of await Promise.allSettled(sent)) {
+    if (reply.status === 'fulfilled') continue;
+    if (!(reply.reason instanceof ReplyError) || isNotPermitted(reply.reason.message)) throw reply.reason;
+  }
+}
+
+/** Whether this is Redis's reply to a command that the user may not run, or not with these keys or channels. */
+export function isNotPermitted(reply: string): boolean {
+  return reply.startsWith('NOPERM');
 }
 
 /** If the driver selected the database, it would continue in database 0 if that failed. */
