@@ -105,6 +105,9 @@ interface DefinitionsContext {
  */
 const PER_TURN = 100;
 
+/** One after the other, each would wait for its round trips and its fsync alone. */
+const QUEUES_AT_ONCE = 32;
+
 const NOT_STORED: DocumentQueue = { paused: false, options: null };
 
 /** Returns the present definitions, as far as this node knows them, sorted by name. */
@@ -263,13 +266,7 @@ export function definitionChanges(
   for (const [ns, ofBefore, ofAfter] of mergedEntries(present.queues, wanted.queues)) {
     for (const [queue, before, after] of mergedEntries(ofBefore ?? {}, ofAfter ?? {})) {
       if (after === null ? prunes : !isSame(before ?? NOT_STORED, after))
-        (before?.paused && !after?.paused ? resumed : changes).push({
-          kind: 'queue',
-          ns,
-          queue,
-          before,
-          after,
-        });
+        (isResumed({ before, after }) ? resumed : changes).push({ kind: 'queue', ns, queue, before, after });
     }
   }
   return [...changes, ...running, ...resumed];
@@ -285,14 +282,19 @@ function* mergedEntries<T>(
   }
 }
 
+function isResumed({ before, after }: Pick<QueueChange, 'before' | 'after'>): boolean {
+  return before?.paused === true && after?.paused !== true;
+}
+
 /** Whether two entries are equal. Both have their members in the same order. */
 function isSame(a: unknown, b: unknown): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
 }
 
 /**
- * Applies changes to the present definitions, one after the other. If one fails, the others are still applied. The keys
- * of exchanges are looked up first: after a deletion, an id may stand for another exchange.
+ * Applies changes to the present definitions: exchanges one after the other, up to {@link QUEUES_AT_ONCE} queues at a
+ * time. If one fails, the others are still applied. The keys of exchanges are looked up first: after a deletion, an id
+ * may stand for another exchange.
  * @param callerNow returns the caller with their present rights, for each change; throws if they may change nothing any
  * more
  * @param dryRun changes nothing: each change is only checked, on its own, without the effects of those before it
@@ -306,7 +308,7 @@ export async function applyChanges(
 ): Promise<(ChangeOutcome | undefined)[]> {
   const keys = new Map(exchanges.visible(NODE));
   const [ofExchange, ofQueue] = dryRun ? [checkExchange, checkQueue] : [applyToExchange, applyToQueue];
-  return mapInTurns(changes, PER_TURN, async (change): Promise<ChangeOutcome | undefined> => {
+  const apply = async (change: DocumentChange): Promise<ChangeOutcome | undefined> => {
     try {
       const caller = callerNow();
       if (change.kind === 'queue') await ofQueue(change, broker.namespace(change.ns).queue(change.queue));
@@ -316,7 +318,45 @@ export async function applyChanges(
       if (!(error instanceof QuaysideError)) throw error;
       return { code: error.code, message: error.message };
     }
-  });
+  };
+  if (dryRun) return mapInTurns(changes, PER_TURN, apply);
+  const batches = mapInTurns(batchesOf(changes, broker), PER_TURN, (batch) => Promise.all(batch.map(apply)));
+  return (await batches).flat();
+}
+
+/**
+ * Splits changes, in their order, into those that are applied at the same time: an exchange, or queues of a namespace.
+ * A generator, since the limit of queues is checked when a batch begins.
+ */
+function* batchesOf(
+  changes: readonly DocumentChange[],
+  broker: Broker,
+): Generator<readonly DocumentChange[]> {
+  let from = 0;
+  while (from < changes.length) {
+    const batch = batchAt(changes.slice(from, from + QUEUES_AT_ONCE), broker);
+    from += batch.length;
+    yield batch;
+  }
+}
+
+/** The first of these changes, and those that may be applied at the same time. */
+function batchAt(changes: readonly DocumentChange[], broker: Broker): readonly DocumentChange[] {
+  const [first] = changes;
+  if (first?.kind !== 'queue') return changes.slice(0, 1);
+  const queues: QueueChange[] = [];
+  for (const change of changes) {
+    if (change.kind !== 'queue' || change.ns !== first.ns || isResumed(change) !== isResumed(first)) break;
+    queues.push(change);
+  }
+  try {
+    broker.namespace(first.ns).checkQueueLimit(queues.map(({ queue }) => queue));
+    return queues;
+  } catch (error) {
+    if (!(error instanceof QuaysideError)) throw error;
+    // One by one, the namespace gets as many of the new ones as it may have.
+    return [first];
+  }
 }
 
 async function applyToExchange(

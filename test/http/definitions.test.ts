@@ -448,3 +448,56 @@ describe('Large documents of definitions', () => {
     for (const { status } of await Promise.all(applying)) assert.equal(status, 200);
   });
 });
+
+describe('Queues of a document of definitions', () => {
+  const harness = sharedHarness({ namespaces: NAMESPACES, maxQueues: 40 });
+  const pauses = (count: number): unknown => ({
+    queues: { N: Object.fromEntries(Array.from({ length: count }, (_, i) => [`q${i}`, { paused: true }])) },
+  });
+  const outcomesOf = (answer: Answer): unknown[] =>
+    jsonOf<Changes>(answer).changes.map(({ outcome }) =>
+      outcome === 'done' ? outcome : (outcome as { code: string }).code,
+    );
+
+  it('are stored up to 32 at a time, and those that are resumed after the others', async (t) => {
+    const client = harness().client();
+    const { storage } = harness().opened.engine;
+    const { declare } = storage;
+    const pending = new Set<string>();
+    const batches: string[][] = [];
+    t.mock.method(storage, 'declare', async (...given: Parameters<typeof declare>) => {
+      const names = given[0].map(({ name }) => name);
+      if (pending.size === 0) batches.push([]);
+      batches.at(-1)?.push(...names);
+      for (const name of names) pending.add(name);
+      try {
+        return await declare.apply(storage, given);
+      } finally {
+        for (const name of names) pending.delete(name);
+      }
+    });
+    assert.deepEqual(outcomesOf(await put(client, pauses(34))), Array(34).fill('done'));
+    assert.deepEqual(
+      batches.map(({ length }) => length),
+      [32, 2],
+    );
+    batches.length = 0;
+    const queues = { N: { q0: {}, q1: {}, q40: { paused: true } } };
+    assert.deepEqual(outcomesOf(await put(client, { queues })), ['done', 'done', 'done']);
+    assert.deepEqual(batches, [['q40'], ['q0', 'q1']]);
+  });
+
+  it('are no more than the namespace may have', async () => {
+    const client = harness().client();
+    const { changes } = jsonOf<Changes>(await put(client, pauses(50)));
+    const done = changes.filter(({ outcome }) => outcome === 'done');
+    const rejected = changes.filter(({ outcome }) => outcome !== 'done');
+    assert.deepEqual(
+      rejected.map(({ outcome }) => (outcome as { code: string }).code),
+      Array(rejected.length).fill('too-many-queues'),
+    );
+    const { queues } = jsonOf<{ queues: { N: object } }>(await client.request('GET', '/definitions'));
+    assert.deepEqual(Object.keys(queues.N).length, 40);
+    assert.equal(done.length + rejected.length, changes.length);
+  });
+});
