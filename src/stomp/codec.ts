@@ -2,7 +2,6 @@ import { isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../model/errors.ts';
 import { GrowingBytes } from '../util/byte-pieces.ts';
 import { quoteBytes } from '../util/byte-string.ts';
-import { ownBytes } from '../util/own-bytes.ts';
 
 /**
  * One frame. Header names and values have one character per byte (see `util/byte-string.ts`) and no escapes. They are
@@ -130,6 +129,11 @@ export class FrameParser {
   #input: Buffer = NOTHING;
   /** Position of the first byte that was not read yet. */
   #position = 0;
+  /**
+   * The input, while it is an incomplete head. The client chooses the size of the chunks: if each were joined with all
+   * earlier ones, a head in messages of one byte would take seconds.
+   */
+  #beginning: GrowingBytes | null = null;
   /** How many bytes of the head were searched for the blank line. */
   #searched = 0;
   /** All bytes of the head so far, ORed: above 0x7f if it is not ASCII. */
@@ -152,6 +156,11 @@ export class FrameParser {
   }
 
   push(bytes: Buffer): void {
+    if (this.#beginning !== null) {
+      this.#beginning.append(bytes);
+      this.#input = this.#beginning.bytes;
+      return;
+    }
     const rest = this.#input.length - this.#position;
     this.#input = rest === 0 ? bytes : Buffer.concat([this.#input.subarray(this.#position), bytes]);
     this.#position = 0;
@@ -201,9 +210,9 @@ export class FrameParser {
     }
     this.#searched = at - this.#position;
     this.#checkHeadLength(input.length);
-    const rest = input.subarray(this.#position);
-    // Copied if its buffer is much larger, which an idle session would retain.
-    this.#input = 2 * rest.length < input.buffer.byteLength ? ownBytes(rest) : rest;
+    // Copied, since an idle session would retain the whole chunk.
+    this.#beginning ??= new GrowingBytes(input.subarray(this.#position));
+    this.#input = this.#beginning.bytes;
     this.#position = 0;
     return null;
   }
@@ -212,6 +221,7 @@ export class FrameParser {
     this.#checkHeadLength(end);
     const input = this.#input;
     const bits = this.#bits;
+    this.#beginning = null;
     this.#searched = 0;
     this.#bits = 0;
     if (bits > 0x7f && this.rules.utf8 && !isUtf8(input.subarray(this.#position, end))) {

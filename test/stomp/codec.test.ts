@@ -213,6 +213,18 @@ describe('the frame parser', () => {
     assert.deepEqual(parse(v12, ...[...whole].map((byte) => Buffer.from([byte]))), expected);
   });
 
+  it('copies a head that arrives byte by byte only a few times', (t) => {
+    const joined = t.mock.method(Buffer, 'concat');
+    const copied = t.mock.method(Uint8Array.prototype, 'set');
+    const bytes = Buffer.from(`SEND\ndestination:/q/N/a\nk:${'x'.repeat(900)}\n\nhello\0`);
+    const { body } = parseOne(v12, ...Array.from(bytes, (byte) => Buffer.of(byte)));
+    const sum =
+      joined.mock.calls.reduce((all, { result }) => all + (result?.length ?? 0), 0) +
+      copied.mock.calls.reduce((all, call) => all + call.arguments[0].length, 0);
+    assert.equal(body.toString(), 'hello');
+    assert.ok(sum < 10 * bytes.length, `${sum} bytes were copied for ${bytes.length}`);
+  });
+
   it('returns bodies with a content-length byte for byte, in chunks of 64 KiB', () => {
     for (const { bytes: body } of sampleBodies()) {
       const whole = Buffer.concat([
