@@ -550,9 +550,15 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /** Executes whole frames until none is left, reading pauses, or other clients have to be served. */
   #advance(): void {
     if (this.#isAdvancing) return;
-    this.#isAdvancing = true;
     const { clock } = this;
-    const startedAt = clock.monotonic() - this.#busyMs;
+    const { frameTurns } = this.#server;
+    if (this.#pauses === 0 && !this.isEnding && frameTurns.isUsedUp) {
+      this.#yieldToOthers();
+      return;
+    }
+    this.#isAdvancing = true;
+    const advancedAt = clock.monotonic();
+    const startedAt = advancedAt - this.#busyMs;
     let isOver = false;
     try {
       for (let frames = 1; !isOver && this.#pauses === 0 && !this.isEnding && this.readFrame(); frames += 1) {
@@ -562,9 +568,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       this.fail(error);
     }
     this.#isAdvancing = false;
+    if (!this.isEnding) this.guard(() => this.endTurn());
+    const endedAt = clock.monotonic();
+    frameTurns.count(endedAt - advancedAt);
     if (this.isEnding) return;
-    this.guard(() => this.endTurn());
-    this.#busyMs = clock.monotonic() - startedAt;
+    this.#busyMs = endedAt - startedAt;
     if (this.#busyMs >= MAX_TURN_MS) this.#yieldToOthers();
     this.#workChanged();
     // Check now, not only after a write: one turn of the event loop may bring 2 MB of frames that want replies.
@@ -576,7 +584,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #yieldToOthers(): void {
     this.#busyMs = 0;
     this.setPause(PAUSE.turn, true);
-    this.#server.frameTurns.wait(() => this.setPause(PAUSE.turn, false));
+    this.#server.frameTurns.wait(this.owner, () => this.setPause(PAUSE.turn, false));
   }
 
   #workChanged(): void {

@@ -353,25 +353,77 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
   }
 }
 
+/** How long the frames of all clients may take in one turn of the event loop, ms; then further clients wait. */
+const MAX_FRAMES_MS = 20;
+/** The same for clients that have waited; the last one may exceed it. */
+const MAX_WAITED_MS = 5;
+
 /**
- * The order in which clients continue whose frames have taken long. One does so in each turn of the event loop: if all
- * did, everything else would wait as many times longer as there are such clients.
+ * The order in which clients continue whose frames have taken long, or arrived after those of others had taken long in
+ * the same turn of the event loop. Few do so in each turn: if all did, everything else would wait as many times longer
+ * as there are such clients. Users take turns, however many clients they have.
  */
 class FrameTurns {
-  readonly #waiting = new Fifo<() => void>();
+  /** By user, in the order of their turns. */
+  readonly #waiting = new Map<string, Fifo<() => void>>();
+  /** How long frames have taken in this turn of the event loop. Less than 1 ms may be of earlier turns. */
+  #usedMs = 0;
+  #isResetPlanned = false;
+  #isNextPlanned = false;
 
-  /** Calls `proceed` when other clients have been served. */
-  wait(proceed: () => void): void {
-    this.#waiting.push(proceed);
-    if (this.#waiting.length === 1) setImmediate(this.#next);
+  /** Whether clients whose frames arrive now have to wait. */
+  get isUsedUp(): boolean {
+    return this.#usedMs >= MAX_FRAMES_MS;
+  }
+
+  /** Counts the time that frames took, or will take. */
+  count(ms: number): void {
+    this.#usedMs += ms;
+    // Not after each frame: an immediate costs a turn of the event loop.
+    if (this.#isResetPlanned || this.#usedMs < 1) return;
+    this.#isResetPlanned = true;
+    setImmediate(() => {
+      this.#isResetPlanned = false;
+      this.#usedMs = 0;
+    });
+  }
+
+  /** Calls `proceed` when other clients have been served. @param user '' before the login */
+  wait(user: string, proceed: () => void): void {
+    let ofUser = this.#waiting.get(user);
+    if (ofUser === undefined) {
+      ofUser = new Fifo();
+      this.#waiting.set(user, ofUser);
+    }
+    ofUser.push(proceed);
+    this.#planNext();
+  }
+
+  #planNext(): void {
+    if (this.#isNextPlanned) return;
+    this.#isNextPlanned = true;
+    setImmediate(this.#next);
   }
 
   readonly #next = (): void => {
-    const proceed = this.#waiting.shift();
-    // Before `proceed`, which may wait again.
-    if (this.#waiting.length > 0) setImmediate(this.#next);
-    proceed?.();
+    this.#isNextPlanned = false;
+    this.#usedMs = 0;
+    // Clients that wait again while this runs are not served twice.
+    let left = 0;
+    for (const { length } of this.#waiting.values()) left += length;
+    for (; left > 0 && this.#usedMs < MAX_WAITED_MS; left -= 1) this.#shift()?.();
+    if (this.#waiting.size > 0) this.#planNext();
   };
+
+  #shift(): (() => void) | undefined {
+    const [first] = this.#waiting;
+    if (first === undefined) return undefined;
+    const [user, ofUser] = first;
+    this.#waiting.delete(user);
+    const proceed = ofUser.shift();
+    if (ofUser.length > 0) this.#waiting.set(user, ofUser);
+    return proceed;
+  }
 }
 
 /** Metrics of one front end. Those up to `stalled` are gauges, the others are counters. */

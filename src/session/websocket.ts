@@ -32,6 +32,8 @@ const CONTROL_HEAD_BYTES = 6;
 const MAX_CONTROL_BYTES = CONTROL_HEAD_BYTES + 125;
 /** Messages and control frames after which other clients are served. One turn of the event loop may read 300,000. */
 const MAX_TURN_FRAMES = 4096;
+/** How long a client that continues after these counts as taking, ms: `ws` parses whole chunks. */
+const CHUNK_MS = 5;
 /** Pings of a client that does not read are not answered while more bytes than this wait for it. */
 const MAX_PONG_BACKLOG = 64 * 1024;
 const NORMAL_CLOSURE = 1000;
@@ -103,6 +105,8 @@ class WebSocketStream extends Duplex implements ClientSocket {
   readonly #webSocket: WebSocket;
   readonly #usesText: boolean;
   readonly #countLogin: (user: string) => void;
+  /** '' before the login. */
+  #user = '';
   readonly #turns: SessionServer['frameTurns'];
   /** Maximum bytes received for one message, including overhead. */
   readonly #maxBytes: number;
@@ -156,6 +160,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
   /** Lifts the limit on bytes before the login. */
   onLogin(user: string): void {
     this.#countLogin(user);
+    this.#user = user;
     this.#loginBytes = null;
   }
 
@@ -216,8 +221,9 @@ class WebSocketStream extends Duplex implements ClientSocket {
     if (this.#isYielding) return;
     this.#isYielding = true;
     this.#webSocket.pause();
-    this.#turns.wait(() => {
+    this.#turns.wait(this.#user, () => {
       this.#isYielding = false;
+      this.#turns.count(CHUNK_MS);
       if (this.readableLength < this.readableHighWaterMark) this.#webSocket.resume();
     });
   }

@@ -167,11 +167,17 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'all clients whose frames take long continue in one turn of the event loop',
     suite: 'turns of sessions',
-    edits: shared(
-      'server.ts',
-      'this.#waiting.push(proceed);\n    if (this.#waiting.length === 1) setImmediate(this.#next);',
-      'setImmediate(proceed);',
-    ),
+    edits: shared('server.ts', 'const MAX_WAITED_MS = 5;', 'const MAX_WAITED_MS = Infinity;'),
+  },
+  {
+    name: 'all clients that send at once execute frames in one turn of the event loop',
+    suite: 'turns of sessions',
+    edits: shared('server.ts', 'const MAX_FRAMES_MS = 20;', 'const MAX_FRAMES_MS = Infinity;'),
+  },
+  {
+    name: 'a client waits for all clients of another user that wait',
+    suite: 'turns of sessions',
+    edits: shared('client-session.ts', 'frameTurns.wait(this.owner, ', "frameTurns.wait('', "),
   },
   {
     name: 'a session that does not read misses heart-beats',
