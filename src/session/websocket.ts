@@ -114,6 +114,8 @@ class WebSocketStream extends Duplex implements ClientSocket {
   /** Bytes received since the last message: all of them, and those of control frames. */
   #bytes = 0;
   #controlBytes = 0;
+  /** Messages of the last chunk. */
+  #received: Buffer[] = [];
   /** A message ended in the last chunk. */
   #hasEnded = false;
   /** Payload of the last ping in this chunk. The protocol allows a server to answer only that one. */
@@ -139,7 +141,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
       this.#hasEnded = true;
       this.#framesSinceYield += 1;
       if (!isBinary && !usesText) webSocket.close(UNSUPPORTED_DATA);
-      else if (!this.push(data)) webSocket.pause();
+      else this.#received.push(data);
     });
     webSocket.on('ping', (data: Buffer) => {
       this.#countControlFrame(data);
@@ -148,9 +150,13 @@ class WebSocketStream extends Duplex implements ClientSocket {
     webSocket.on('pong', (data: Buffer) => this.#countControlFrame(data));
     // Ignored: `close` follows every error.
     webSocket.on('error', () => {});
-    webSocket.on('close', () => this.push(null));
+    webSocket.on('close', () => {
+      this.#passOn();
+      this.push(null);
+    });
     // The listener of `ws` was added first, so it has parsed a chunk before the chunk is counted here.
     transport.on('data', (bytes: Buffer) => {
+      this.#passOn();
       this.#countBytes(bytes.length);
       this.#answerPing();
       if (this.#framesSinceYield >= MAX_TURN_FRAMES) this.#yieldToOthers();
@@ -213,6 +219,14 @@ class WebSocketStream extends Duplex implements ClientSocket {
     if (this.#ping !== null && this.transport.writableLength < MAX_PONG_BACKLOG)
       this.#webSocket.pong(this.#ping);
     this.#ping = null;
+  }
+
+  /** Passes on the messages of a chunk together: there may be 9,000, and each alone takes 5 µs. */
+  #passOn(): void {
+    const [first, ...more] = this.#received;
+    if (first === undefined) return;
+    this.#received = [];
+    if (!this.push(more.length === 0 ? first : Buffer.concat([first, ...more]))) this.#webSocket.pause();
   }
 
   /** Serves other clients before the next chunk. */

@@ -6,6 +6,7 @@ import { after, afterEach, before, describe, it } from 'node:test';
 import rhea from 'rhea';
 import type { Authenticator } from '../../src/access/user.ts';
 import type { HttpServer } from '../../src/http/server.ts';
+import { FrameParser } from '../../src/stomp/codec.ts';
 import { AmqpClient, textOf } from '../amqp/client.ts';
 import { AmqpNode } from '../amqp/node.ts';
 import { basic } from '../http/harness.ts';
@@ -338,6 +339,18 @@ describe('STOMP over WebSocket', () => {
       assert.deepEqual(bodies, ['other', 'busy']);
     });
   }
+
+  it('passes on together the messages that arrive together: each of them alone took several times as long', async (t) => {
+    await start();
+    const { socket } = await ask();
+    socket.write(CONNECT);
+    await frameOf(socket);
+    const passed = t.mock.method(FrameParser.prototype, 'push');
+    const bytes = Buffer.from(`SEND\ndestination:/q/N/a\nreceipt:r\nk:${'x'.repeat(900)}\n\n\0`);
+    socket.write(Buffer.concat(Array.from(bytes, (byte) => message(Buffer.of(byte), 2))));
+    assert.match((await frameOf(socket)).payload.toString(), /^RECEIPT\n/);
+    assert.ok(passed.mock.callCount() < 20, `${passed.mock.callCount()} parts of ${bytes.length} messages`);
+  });
 
   describe('whose client sends many control frames', () => {
     const pings = Buffer.concat(Array.from({ length: 460 }, () => control(9, 'x'.repeat(125))));
