@@ -165,11 +165,6 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('client-session.ts', 'clock.monotonic() - startedAt >= MAX_TURN_MS;', 'false;'),
   },
   {
-    name: 'all clients whose frames take long continue in one turn of the event loop',
-    suite: 'turns of sessions',
-    edits: shared('server.ts', 'const MAX_WAITED_MS = 5;', 'const MAX_WAITED_MS = Infinity;'),
-  },
-  {
     name: 'all clients that send at once execute frames in one turn of the event loop',
     suite: 'turns of sessions',
     edits: shared('server.ts', 'const MAX_FRAMES_MS = 20;', 'const MAX_FRAMES_MS = Infinity;'),
