@@ -125,11 +125,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a closing WebSocket loses frames sent before',
     suite: 'WebSocket',
-    edits: shared(
-      'websocket.ts',
-      "webSocket.on('close', () => this.push(null));",
-      "webSocket.on('close', () => this.destroy());",
-    ),
+    edits: shared('websocket.ts', 'this.#passOn();\n      this.push(null);', 'this.destroy();'),
   },
   {
     name: 'large WebSocket messages are buffered for a client that is not logged in',
