@@ -185,10 +185,16 @@ export class RequestLimits {
 
   /**
    * Calls `read` when a body of at most this size may be read, perhaps before this returns. Without this limit, a user
-   * could occupy a body of memory with each connection. Fails the call if too many bodies wait.
+   * could occupy a body of memory with each connection.
    * @param read may release the bytes early; otherwise they count until the response is sent or its connection closes
+   * @param onRejected called instead, with `overloaded`, if too many bodies wait; by default, the call fails
    */
-  holdBody(call: HttpCall, bytes: number, read: (release: () => void) => void): void {
+  holdBody(
+    call: HttpCall,
+    bytes: number,
+    read: (release: () => void) => void,
+    onRejected: (error: unknown) => void = (error) => call.fail(error),
+  ): void {
     const user = call.login?.name ?? ANONYMOUS;
     const start = (release: () => void): void => {
       if (call.isGone || call.response.headersSent) {
@@ -200,7 +206,7 @@ export class RequestLimits {
     };
     const release = this.#bodies.tryEnter(user, { size: bytes });
     if (release !== null) start(release);
-    else this.#bodies.enter(user, { size: bytes }).then(start, (error: unknown) => call.fail(error));
+    else this.#bodies.enter(user, { size: bytes }).then(start, onRejected);
   }
 }
 

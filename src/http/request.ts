@@ -230,7 +230,7 @@ export function readBody(call: HttpCall, limit: number, onBody: (body: Buffer) =
 /**
  * Like {@link readBody}, as a promise. Resolves to null if the client disconnects before the end of the body: the
  * caller may occupy a turn that other requests wait for.
- * @throws QuaysideError `body-too-large`, and as `HttpCall.renewUser`
+ * @throws QuaysideError `body-too-large`, `overloaded`, and as `HttpCall.renewUser`
  */
 export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer | null> {
   const { socket } = call.request;
@@ -239,7 +239,7 @@ export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer |
   const onClose = (): void => resolve(null);
   socket.once('close', onClose);
   try {
-    claimBody(call, limit, (body) => (body === null ? reject(moreThan(limit)) : resolve(body)));
+    claimBody(call, limit, (body) => (body === null ? reject(moreThan(limit)) : resolve(body)), reject);
     const body = await promise;
     if (body !== null) call.renewUser();
     return body;
@@ -248,8 +248,16 @@ export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer |
   }
 }
 
-/** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
-function claimBody(call: HttpCall, limit: number, onBody: OnBody): void {
+/**
+ * @param onRejected called instead of `onBody` if too many bodies of the user wait; by default, the call fails
+ * @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes
+ */
+function claimBody(
+  call: HttpCall,
+  limit: number,
+  onBody: OnBody,
+  onRejected?: (error: unknown) => void,
+): void {
   const { request, head, response, front } = call;
   if (head.contentLength > limit) throw bodyTooLong(head.contentLength, limit);
   const start = (receive: OnBody): void => {
@@ -259,11 +267,15 @@ function claimBody(call: HttpCall, limit: number, onBody: OnBody): void {
   const maxBytes = head.isChunked ? limit : head.contentLength;
   if (maxBytes <= UNCOUNTED_BYTES) start(onBody);
   else
-    front.limits.holdBody(call, maxBytes, (release) =>
-      start((body) => {
-        if (body !== null && body.length <= UNCOUNTED_BYTES) release();
-        onBody(body);
-      }),
+    front.limits.holdBody(
+      call,
+      maxBytes,
+      (release) =>
+        start((body) => {
+          if (body !== null && body.length <= UNCOUNTED_BYTES) release();
+          onBody(body);
+        }),
+      onRejected,
     );
 }
 

@@ -174,6 +174,44 @@ describe('Bodies of one user', () => {
   }
 });
 
+describe('Bodies of one user of whom 1000 wait', () => {
+  const harness = sharedHarness({ http: { bodyLimit: 32 * MIB } });
+  const CHUNKED = ['Host: test', AUTHORIZATION, 'Transfer-Encoding: chunked'];
+
+  const send = async (line: string, body = ''): Promise<RawConnection> => {
+    const connection = await RawConnection.open(harness().port);
+    connection.send(rawRequest([line, ...CHUNKED], body));
+    return connection;
+  };
+  const sendLarge = async (line: string, body: string): Promise<RawAnswer | undefined> => {
+    const connection = await send(line, `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`);
+    return (await connection.answers(1))[0];
+  };
+  const insertMany = () =>
+    sendLarge('POST /q/N/many/elements HTTP/1.1\r\nContent-Type: application/x-ndjson', '{"text":"a"}');
+
+  it('are rejected, and those that are large occupy no turn from then on', async () => {
+    const announce = () => send('PUT /q/N/q HTTP/1.1\r\nExpect: 100-continue');
+    // Each may have 32 MiB, so four occupy all that the user may have.
+    const read = await Promise.all(Array.from({ length: 4 }, announce));
+    for (const connection of read) assert.equal((await connection.answers(1))[0]?.status, 100);
+    const waiting = await Promise.all(Array.from({ length: 1001 }, announce));
+    await until(() => waiting.some(({ received }) => received !== ''));
+    assert.equal(codeOf(await insertMany()), 'overloaded');
+    assert.equal(codeOf(await sendLarge('PUT /definitions HTTP/1.1', '{}')), 'overloaded');
+    assert.equal(waiting.filter(({ received }) => received !== '').length, 1);
+    for (const connection of [...read, ...waiting]) connection.destroy();
+    // The server has noticed that when it reads another body.
+    await until(async () => {
+      const connection = await announce();
+      const [answer] = await connection.answers(1);
+      connection.destroy();
+      return answer?.status === 100;
+    });
+    assert.equal((await insertMany())?.status, 200);
+  });
+});
+
 describe('Expect: 100-continue', () => {
   const harness = sharedHarness({ http: { bodyLimit: 1_000 } });
 

@@ -125,6 +125,11 @@ export const HTTP: readonly Mutant[] = [
     edits: edit('http/limits.ts', '      onClose(call, release);\n', ''),
   },
   {
+    name: 'a large body that was rejected occupies its turn until its connection closes',
+    suite: 'HTTP bodies',
+    edits: edit('http/limits.ts', '.then(start, onRejected)', '.then(start, (error) => call.fail(error))'),
+  },
+  {
     name: 'large bodies of a user wait for those of another',
     suite: 'HTTP bodies',
     edits: edit('http/limits.ts', 'this.#bodies.tryEnter(user,', "this.#bodies.tryEnter('',"),
