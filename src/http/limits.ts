@@ -3,7 +3,7 @@ import { LIMITS } from '../model/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import type { HttpCall } from './call.ts';
-import { bodyTooLong, OWN_TIME_LIMIT, requestTimeout, UNCOUNTED_BYTES, wholeBody } from './request.ts';
+import { bodyTooLong, OWN_TIME_LIMIT, requestTimeout, UNCOUNTED_BYTES, useBody } from './request.ts';
 
 /** Listings of one user that may wait for an earlier one; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
@@ -147,8 +147,8 @@ export class RequestLimits {
     const { clock, options } = call.front.parts;
     if (contentLength > maxBytes) throw bodyTooLong(contentLength, maxBytes);
     if (contentLength >= 0 && contentLength <= options.bodyLimit) {
-      const body = await wholeBody(call, maxBytes);
-      if (body !== null) await work(body).then(finish);
+      const result = await useBody(call, maxBytes, work);
+      if (result !== null) await finish?.(result);
       return;
     }
     const { name } = call.user;
@@ -157,8 +157,11 @@ export class RequestLimits {
     try {
       await this.#largeBodies.run(name, async () => {
         const cancel = clock.after(options.requestTimeoutMs, () => call.fail(requestTimeout()));
-        const body = await wholeBody(call, maxBytes).finally(cancel);
-        if (body !== null) await this.#largeBodyWork.run(name, () => work(body)).then(finish);
+        const result = await useBody(call, maxBytes, (body) => {
+          cancel();
+          return this.#largeBodyWork.run(name, () => work(body));
+        }).finally(cancel);
+        if (result !== null) await finish?.(result);
       });
     } finally {
       OWN_TIME_LIMIT.delete(socket);
@@ -171,22 +174,29 @@ export class RequestLimits {
    * @throws QuaysideError `overloaded`
    */
   holdUnread(call: HttpCall, bytes: number): void {
-    const { login, isGone } = call;
-    if (bytes <= UNCOUNTED_BYTES || isGone) return;
+    if (bytes <= UNCOUNTED_BYTES || call.isGone) return;
+    const { login, request, response } = call;
+    const { socket } = request;
     const user = login?.name ?? ANONYMOUS;
     // A single element may be larger than the limit; it then counts as all of it.
     let held = Math.min(bytes, UNREAD_BYTES_PER_USER);
     this.#unread.enter(user, held);
-    onClose(call, () => {
+    const release = (): void => {
+      response.off('close', release);
+      socket.off('close', release);
       this.#unread.exit(user, held);
+      // This runs twice if the socket emits `close`, during which Node emits `close` of the response.
       held = 0;
-    });
+    };
+    response.once('close', release);
+    // A response that waits for earlier ones has no socket yet and does not emit `close`.
+    socket.once('close', release);
   }
 
   /**
    * Calls `read` when a body of at most this size may be read, perhaps before this returns. Without this limit, a user
    * could occupy a body of memory with each connection.
-   * @param read may release the bytes early; otherwise they count until the response is sent or its connection closes
+   * @param read must call `release` once the body need no longer be in memory; calling it again has no effect
    * @param onRejected called instead, with `overloaded`, if too many bodies wait; by default, the call fails
    */
   holdBody(
@@ -197,27 +207,11 @@ export class RequestLimits {
   ): void {
     const user = call.login?.name ?? ANONYMOUS;
     const start = (release: () => void): void => {
-      if (call.isGone || call.response.headersSent) {
-        release();
-        return;
-      }
-      onClose(call, release);
-      read(release);
+      if (call.isGone || call.response.headersSent) release();
+      else read(release);
     };
     const release = this.#bodies.tryEnter(user, { size: bytes });
     if (release !== null) start(release);
     else this.#bodies.enter(user, { size: bytes }).then(start, onRejected);
   }
-}
-
-/** Calls `run` when a response is sent or its connection closes, perhaps twice. */
-function onClose({ request: { socket }, response }: HttpCall, run: () => void): void {
-  const close = (): void => {
-    response.off('close', close);
-    socket.off('close', close);
-    run();
-  };
-  response.once('close', close);
-  // A response that waits for earlier ones has no socket yet and does not emit `close`.
-  socket.once('close', close);
 }

@@ -32,8 +32,11 @@ const SMALL_CHUNK = 512;
 /** Connections whose request has a time limit of its own, so that Node's for a whole request does not apply. */
 export const OWN_TIME_LIMIT = new WeakSet<Duplex>();
 
-/** Receives a body; null: it exceeds the limit. Not called if the client disconnects before the end of the body. */
-type OnBody = (body: Buffer | null) => void;
+/**
+ * Receives a body; null: it exceeds the limit. Not called if the client disconnects before the end of the body.
+ * @returns a promise, if the body is in memory until that settles
+ */
+type OnBody = (body: Buffer | null) => unknown;
 
 /**
  * A request that collects its body itself.
@@ -211,16 +214,18 @@ const NO_HEADERS = Object.freeze({});
 /**
  * Reads the body of a request and calls `onBody` with it; does not call it if the client disconnects before its end.
  * Fails the call if more than `limit` bytes arrive, or the user has lost access by the end of the body.
+ * @param onBody if it returns a promise, the body counts as occupied until that has settled
  * @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes
  */
-export function readBody(call: HttpCall, limit: number, onBody: (body: Buffer) => void): void {
-  const finish = (body: Buffer | null): void => {
+export function readBody(call: HttpCall, limit: number, onBody: (body: Buffer) => unknown): void {
+  const finish = (body: Buffer | null): unknown => {
     try {
       if (body === null) throw moreThan(limit);
       call.renewUser();
-      onBody(body);
+      return onBody(body);
     } catch (error) {
       call.fail(error);
+      return null;
     }
   };
   // The parser passes on the body outside of the request's span.
@@ -228,23 +233,37 @@ export function readBody(call: HttpCall, limit: number, onBody: (body: Buffer) =
 }
 
 /**
- * Like {@link readBody}, as a promise. Resolves to null if the client disconnects before the end of the body: the
- * caller may occupy a turn that other requests wait for.
- * @throws QuaysideError `body-too-large`, `overloaded`, and as `HttpCall.renewUser`
+ * Reads the body of a request and resolves to the result of `use`; to null, without calling it, if the client
+ * disconnects before the end of the body: the caller may occupy a turn that other requests wait for. The body counts as
+ * occupied until `use` has ended.
+ * @throws QuaysideError `body-too-large`, `overloaded`, as `HttpCall.renewUser`, and what `use` throws
  */
-export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer | null> {
+export async function useBody<T>(
+  call: HttpCall,
+  limit: number,
+  use: (body: Buffer) => Promise<T>,
+): Promise<T | null> {
   const { socket } = call.request;
   if (socket.destroyed) return null;
   const { promise, resolve, reject } = Promise.withResolvers<Buffer | null>();
+  const { promise: used, resolve: markUsed } = Promise.withResolvers<void>();
   const onClose = (): void => resolve(null);
+  const onBody = (body: Buffer | null): Promise<void> => {
+    socket.off('close', onClose);
+    if (body === null) reject(moreThan(limit));
+    else resolve(body);
+    return used;
+  };
   socket.once('close', onClose);
   try {
-    claimBody(call, limit, (body) => (body === null ? reject(moreThan(limit)) : resolve(body)), reject);
+    claimBody(call, limit, onBody, reject);
     const body = await promise;
-    if (body !== null) call.renewUser();
-    return body;
+    if (body === null) return null;
+    call.renewUser();
+    return await use(body);
   } finally {
     socket.off('close', onClose);
+    markUsed();
   }
 }
 
@@ -265,18 +284,27 @@ function claimBody(
     request.claim(limit, receive);
   };
   const maxBytes = head.isChunked ? limit : head.contentLength;
-  if (maxBytes <= UNCOUNTED_BYTES) start(onBody);
-  else
-    front.limits.holdBody(
-      call,
-      maxBytes,
-      (release) =>
-        start((body) => {
-          if (body !== null && body.length <= UNCOUNTED_BYTES) release();
-          onBody(body);
-        }),
-      onRejected,
-    );
+  if (maxBytes <= UNCOUNTED_BYTES) {
+    start(onBody);
+    return;
+  }
+  const { socket } = request;
+  front.limits.holdBody(
+    call,
+    maxBytes,
+    (release) => {
+      socket.once('close', release);
+      start((body) => {
+        socket.off('close', release);
+        const used = onBody(body);
+        // Not at the end of the connection: a body that is being stored is in memory although its client is gone.
+        const isLarge = body !== null && body.length > UNCOUNTED_BYTES;
+        if (isLarge && used instanceof Promise) used.then(release, release);
+        else release();
+      });
+    },
+    onRejected,
+  );
 }
 
 /** The error of a body of too many bytes, that of a request or of an element. */
@@ -315,8 +343,7 @@ export async function readJson(
   maxBytes: number,
   handle: (payload: unknown) => Promise<void>,
 ): Promise<void> {
-  const body = await wholeBody(call, maxBytes);
-  if (body !== null) await handle(parseJson(body));
+  await useBody(call, maxBytes, (body) => handle(parseJson(body)));
 }
 
 /** @throws QuaysideError `invalid-body` */

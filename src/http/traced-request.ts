@@ -32,10 +32,9 @@ export function traceRequest(call: HttpCall, tracer: Tracer, run: () => void): v
 }
 
 /** Continues a request within its span, if it has one, after an event of its connection. */
-export function withinSpan({ span, front }: HttpCall, run: () => void): void {
+export function withinSpan<T>({ span, front }: HttpCall, run: () => T): T {
   const { tracer } = front.parts;
-  if (span === null || tracer === undefined) run();
-  else tracer.within(span, run);
+  return span === null || tracer === undefined ? run() : tracer.within(span, run);
 }
 
 /** Links the span of a request with the insert of an element that the request returns. */

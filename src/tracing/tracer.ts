@@ -82,8 +82,8 @@ export class Tracer {
   }
 
   /** Runs code, and what it starts, within a span. */
-  within(span: Span, run: () => void): void {
-    this.#current.run(span, run);
+  within<T>(span: Span, run: () => T): T {
+    return this.#current.run(span, run);
   }
 
   end(span: Span): void {

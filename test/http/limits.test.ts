@@ -2,16 +2,17 @@ import assert from 'node:assert/strict';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
-import { afterEach, beforeEach, describe, it } from 'node:test';
+import { afterEach, beforeEach, describe, it, type TestContext } from 'node:test';
 import type { Authenticator, User } from '../../src/access/user.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { RIGHTS } from '../../src/model/rights.ts';
 import { BytePieces } from '../../src/util/byte-pieces.ts';
 import { plain } from '../support/broker.ts';
+import { type HeldInserts, holdInserts } from '../support/held-inserts.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { memoryInUse } from '../support/memory.ts';
 import { until } from '../support/until.ts';
-import { basic, sharedHarness } from './harness.ts';
+import { basic, sharedHarness, statusOf } from './harness.ts';
 import { AUTHORIZATION, exchange, type RawAnswer, RawConnection, rawRequest } from './raw.ts';
 import { takeFrom } from './takes.ts';
 
@@ -172,6 +173,69 @@ describe('Bodies of one user', () => {
       assert.deepEqual(await statuses(last, 1), [100]);
     });
   }
+});
+
+describe('Bodies of one user that are being stored', () => {
+  const harness = sharedHarness({ http: { bodyLimit: 32 * MIB } });
+  const BODY = 'x'.repeat(70_000);
+  const CHUNKS = `${BODY.length.toString(16)}\r\n${BODY}\r\n0\r\n\r\n`;
+  const open: RawConnection[] = [];
+  afterEach(() => {
+    for (const connection of open.splice(0)) connection.destroy();
+  });
+
+  const request = (line: string, header: string, body = ''): Buffer =>
+    rawRequest([`${line} HTTP/1.1`, 'Host: test', AUTHORIZATION, header], body);
+  /** Counts as 32 MiB, since its length is not known: four occupy all that the user may have. */
+  const chunked = (queue: string): Buffer =>
+    request(`PUT /q/N/${queue}`, 'Transfer-Encoding: chunked', CHUNKS);
+  const send = async (...requests: Buffer[]): Promise<RawConnection> => {
+    const connection = await RawConnection.open(harness().port);
+    open.push(connection);
+    connection.send(Buffer.concat(requests));
+    return connection;
+  };
+  /** The server answers this with 100 when it reads the body. */
+  const announce = (): Promise<RawConnection> =>
+    send(request('PUT /q/N/last', 'Transfer-Encoding: chunked\r\nExpect: 100-continue'));
+  const hold = (t: TestContext): HeldInserts => {
+    const held = holdInserts(harness().opened.engine.storage);
+    t.after(held.release);
+    return held;
+  };
+
+  it('count until then, also if their clients reset the connections', async (t) => {
+    const held = hold(t);
+    const stored = await Promise.all(Array.from({ length: 4 }, () => send(chunked('gone'))));
+    await until(() => held.total === stored.length * BODY.length);
+    for (const { socket } of stored) socket.resetAndDestroy();
+    const next = await announce();
+    // The server reads what arrived before these requests.
+    for (let i = 0; i < 100; i += 1) await harness().client().status('N', 'none');
+    assert.equal(next.received, '');
+    held.release();
+    assert.equal((await next.answers(1))[0]?.status, 100);
+  });
+
+  it('count no longer afterwards, although their responses wait for an earlier one', async () => {
+    const puts = Array.from({ length: 5 }, () => chunked('behind'));
+    const connection = await send(request('GET /q/N/empty', 'X: y'), ...puts);
+    await until(async () => (await statusOf(harness(), 'behind')).size === puts.length);
+    assert.equal((await (await announce()).answers(1))[0]?.status, 100);
+    assert.equal(connection.received, '');
+  });
+
+  it('add no listeners to their connection, of which Node would warn', async (t) => {
+    const warning = t.mock.method(process, 'emitWarning', () => {});
+    const held = hold(t);
+    const length = `Content-Length: ${BODY.length}`;
+    const puts = Array.from({ length: 12 }, () => request('PUT /q/N/pipelined', length, BODY));
+    const connection = await send(...puts);
+    await until(() => held.total === puts.length * BODY.length);
+    held.release();
+    for (const { status } of await connection.answers(puts.length)) assert.equal(status, 200);
+    assert.equal(warning.mock.callCount(), 0);
+  });
 });
 
 describe('Bodies of one user of whom 1000 wait', () => {

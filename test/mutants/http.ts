@@ -122,7 +122,17 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a body that was stored occupies the bytes of its user forever',
     suite: 'HTTP bodies',
-    edits: edit('http/limits.ts', '      onClose(call, release);\n', ''),
+    edits: edit('http/request.ts', 'used.then(release, release)', 'used.catch(() => {})'),
+  },
+  {
+    name: 'a body whose client disconnects before its end occupies the bytes of its user forever',
+    suite: 'HTTP bodies',
+    edits: edit('http/request.ts', "      socket.once('close', release);\n", ''),
+  },
+  {
+    name: 'a body that is being stored counts no longer once its client has disconnected',
+    suite: 'HTTP bodies',
+    edits: edit('http/request.ts', "        socket.off('close', release);\n", ''),
   },
   {
     name: 'a large body that was rejected occupies its turn until its connection closes',

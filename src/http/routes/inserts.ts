@@ -103,7 +103,7 @@ export const insertRoutes: readonly Route[] = [
         const element = toElement({ ...sent, body });
         let repeatedHeader: readonly string[] | undefined;
         const onRepeat = element.dedupKey === null ? null : () => (repeatedHeader = REPEATED_HEADER);
-        queue.insert([element], { user: user.name, onRepeat }).then(
+        return queue.insert([element], { user: user.name, onRepeat }).then(
           // Engines generate ids that need no escaping.
           ([id]) => call.sendText(200, `{"id":"${id}"}`, repeatedHeader),
           (error: unknown) => call.fail(error),
