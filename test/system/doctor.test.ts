@@ -408,6 +408,14 @@ describe('quayside doctor', () => {
         found(wrong, 'redis:'),
         /^error: .*: WRONGPASS .*; correct user and password in the namespace's url$/,
       );
+      const address = `127.0.0.1:${server.port}`;
+      const several = await doctor({
+        namespaces: { N: { url: `redis://quayside:CHANGE-ME@${address},${address}` } },
+      });
+      matches(
+        found(several, 'redis:'),
+        new RegExp(`^error: .*: ${address}: WRONGPASS .*; correct user and password in the namespace's url$`),
+      );
       for (const [missing, named] of [
         ['-info', "'info'"],
         ['-function|list', "'function|list'"],

@@ -30,7 +30,7 @@ import { Batchers } from './batcher.ts';
 import { RedisSignaller } from './channels.ts';
 import { ReplyError } from './client/connection.ts';
 import { Executor } from './client/executor.ts';
-import { isNotPermitted, type ServerFacts } from './client/master.ts';
+import type { ServerFacts } from './client/master.ts';
 import { Topology } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { openDefinitions } from './definitions.ts';
@@ -236,11 +236,12 @@ class RedisEngine implements Engine {
   }
 }
 
-/** What to do if servers cannot be used. @param reason may be an error reply */
+/** What to do if servers cannot be used. @param reason may be an error reply, after the address if there are several */
 function hintOf(reason: string): string {
-  if (isNotPermitted(reason))
+  const [, code] = /(?:^|: )([A-Z]+) /.exec(reason) ?? [];
+  if (code === 'NOPERM')
     return 'give the user the rights that the page on Redis lists (ACL SETUSER, docs/engines/redis.md)';
-  if (/^(?:WRONGPASS|NOAUTH)/.test(reason)) return "correct user and password in the namespace's url";
+  if (code === 'WRONGPASS' || code === 'NOAUTH') return "correct user and password in the namespace's url";
   return "start Redis there, or correct the namespace's url";
 }
 

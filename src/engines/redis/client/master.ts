@@ -369,8 +369,8 @@ async function checkRights(connection: RedisConnection, prefix: string): Promise
   }
 }
 
-/** Whether this is Redis's reply to a command that the user may not run, or not with these keys or channels. */
-export function isNotPermitted(reply: string): boolean {
+/** Whether this is Redis's reply to a command that the user may not run, or not with these keys. */
+function isNotPermitted(reply: string): boolean {
   return reply.startsWith('NOPERM');
 }
 
