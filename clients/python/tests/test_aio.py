@@ -469,6 +469,30 @@ class Workers(AioTest):
         self.assertEqual(errors, failures)
         self.assertEqual((await self.queue.status()).total, 0)
 
+    async def test_a_commit_that_failed_is_repeated_once_if_the_worker_is_stopped_during_the_pause(self) -> None:
+        await self.queue.insert("x")
+        failures = [ConnectionError("connection-failed", "unavailable", outcome="unknown")]
+        worker = Worker(self.queue, lambda job: None, lease=600).on("error", lambda error: None)
+        stopped = asyncio.Event()
+        worker.on("stopped", stopped.set)
+        settle, wait = self.queue.settle, worker._stopping.wait
+        stopping: list[asyncio.Future[Any]] = []
+
+        async def unavailable(settlements: Any, timeout: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await settle(settlements, timeout)
+
+        def stopped_while_waiting() -> Any:
+            stopping.append(asyncio.ensure_future(worker.stop()))
+            return wait()
+
+        with mock.patch.object(self.queue, "settle", unavailable):
+            with mock.patch.object(worker._stopping, "wait", stopped_while_waiting):
+                worker.start()
+                await stopped.wait()
+        self.assertEqual((await self.queue.status()).total, 0)
+
     async def test_a_commit_that_failed_is_not_repeated_if_the_worker_was_stopped(self) -> None:
         await self.queue.insert("x")
         errors: list[QuaysideError] = []

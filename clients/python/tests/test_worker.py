@@ -459,6 +459,30 @@ class Workers(ClientTest):
         self.assertEqual(errors, failures)
         self.assertEqual(self.queue.status().total, 0)
 
+    def test_a_commit_that_failed_is_repeated_once_if_the_worker_is_stopped_during_the_pause(self) -> None:
+        self.queue.insert("x")
+        failures = [ConnectionError("connection-failed", "unavailable", outcome="unknown")]
+        worker = Worker(self.queue, lambda job: None, lease=600).on("error", lambda error: None)
+        stopped = threading.Event()
+        worker.on("stopped", stopped.set)
+        settle, wait = self.queue.settle, worker._stopping.wait
+
+        def unavailable(settlements: Any, timeout: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return settle(settlements, timeout)
+
+        def stopped_while_waiting(seconds: float) -> bool:
+            threading.Thread(target=worker.stop).start()
+            return wait(60)
+
+        with patch.object(self.queue, "settle", unavailable), patch.object(
+            worker._stopping, "wait", stopped_while_waiting
+        ):
+            worker.start()
+            stopped.wait()
+        self.assertEqual(self.queue.status().total, 0)
+
     def test_a_commit_that_failed_is_not_repeated_if_the_worker_was_stopped(self) -> None:
         self.queue.insert("x")
         errors: list[QuaysideError] = []

@@ -331,7 +331,7 @@ class Worker(Generic[T]):
                     self._stop_lock.release()
 
     def _conclude(self, job: Reservation[T], error: BaseException | None, started_at: float) -> None:
-        """Settles a job whose handler has ended. Repeats that until the lease ends, or the worker is stopped."""
+        """Settles a job whose handler has ended. Repeats that until the lease ends. A stop ends the pause before the last attempt."""
         if job.lost.is_set() or job.settled:
             return
         delay = None if error is None else delay_of(self._backoff, job.tries, error)
@@ -354,8 +354,9 @@ class Worker(Generic[T]):
             self._listeners.emit("error", failure)
             failed += 1
             # Without its commit, the work would be done twice. After the end of the lease, another worker may have it.
-            if time.monotonic() >= job.lease_ends_at or self._stopping.wait(pause_after(failed, failure)):
+            if self._stopping.is_set() or time.monotonic() >= job.lease_ends_at:
                 return
+            self._stopping.wait(pause_after(failed, failure))
 
     def _renew_leases(self) -> None:
         while not self._ended.wait(self._until_check()):

@@ -217,7 +217,7 @@ class Worker(Generic[T]):
                 if isinstance(failure, StoppedError):
                     self._begin_stop(GRACE_SECONDS)
                     return
-                await self._stops_within(pause_after(failed, failure))
+                await self._pause(pause_after(failed, failure))
                 continue
             if self._stopping.is_set():
                 if jobs:
@@ -304,7 +304,7 @@ class Worker(Generic[T]):
             await result
 
     async def _conclude(self, job: Reservation[T], error: BaseException | None, started_at: float) -> None:
-        """Settles a job whose handler has ended. Repeats that until the lease ends, or the worker is stopped."""
+        """Settles a job whose handler has ended. Repeats that until the lease ends. A stop ends the pause before the last attempt."""
         if job.lost.is_set() or job.settled:
             return
         self._ended.add(job)
@@ -330,15 +330,16 @@ class Worker(Generic[T]):
             # Without its commit, the work would be done twice. After the end of the lease, another worker may have it.
             # If the event loop ends, which cancels the handler, it must not wait for this job.
             is_over = time.monotonic() >= job.lease_ends_at or isinstance(error, asyncio.CancelledError)
-            if is_over or await self._stops_within(pause_after(failed, failure)):
+            if is_over or self._stopping.is_set():
                 return
+            await self._pause(pause_after(failed, failure))
 
-    async def _stops_within(self, seconds: float) -> bool:
-        """Waits until the worker is stopped, at most this long. Returns whether it is."""
+    async def _pause(self, seconds: float) -> None:
+        """Waits this long, or until the worker is stopped."""
         try:
-            return await asyncio.wait_for(self._stopping.wait(), seconds)
+            await asyncio.wait_for(self._stopping.wait(), seconds)
         except asyncio.TimeoutError:
-            return False
+            pass
 
     async def _renew_leases(self) -> None:
         while True:
