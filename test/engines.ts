@@ -27,6 +27,11 @@ export interface DurableTestEngine extends TestEngine {
    * by `calls` are never fulfilled. This object is closed then; use the returned one.
    */
   crash(moment: CrashMoment, calls: () => void): Promise<DurableTestEngine>;
+  /**
+   * After a crash, a sweep may find only this much later what is due because of elements that `calls` inserted: an
+   * engine may register their sweep after their insert. 0: the next sweep finds it.
+   */
+  readonly lateSweepMs: number;
 }
 
 export interface OpenTestEngine {

@@ -17,6 +17,8 @@ import { STREAM_GROUPS, type World } from './model-world.ts';
 
 /** One call on the real system, and the same call on the model. */
 interface Call {
+  /** Whether it inserts elements that expire. */
+  readonly addsExpiry?: boolean;
   real(storage: Storage): Promise<unknown>;
   model(model: Model): void;
 }
@@ -30,6 +32,7 @@ const inserting = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength:
       const alike = given.map((one) => ({ ...one, fingerprint: one.fingerprint && 'x'.repeat(22) }));
       const elements = alike.map((content) => elementFor(queue, content, current));
       return {
+        addsExpiry: elements.some(({ expiresAt }) => expiresAt !== null),
         real: (storage) => storage.insert(queue, elements),
         model: (model) => model.insertAll(queue, elements),
       };
@@ -82,7 +85,10 @@ export const crashes: fc.Arbitrary<Command> = fc
           call.real(opened.engine.storage).then(onResult, () => {});
         });
         assert.equal(isAnswered, false, 'no caller got a result');
-        if (moment === 'after-commit') call.model(model);
+        if (moment === 'after-commit') {
+          call.model(model);
+          if (call.addsExpiry === true) await world.opened.passTime(opened.lateSweepMs);
+        }
         model.advanceTo(world.opened.now());
         // Pops of the old process can no longer be undone.
         world.popped = [];

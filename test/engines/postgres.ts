@@ -219,6 +219,7 @@ async function openDurable(options: SetUp): Promise<DurableTestEngine> {
   return {
     ...opened,
     close: () => closeSound(opened, stop),
+    lateSweepMs: 0,
     crash: async (moment, calls) => {
       try {
         await killed(control, proxy, moment, calls);

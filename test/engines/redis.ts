@@ -156,6 +156,8 @@ async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
     now: () => clock.now(),
     passTime: async (ms) => clock.advance(ms),
     close: end,
+    // Housekeeping; see docs/internals/redis.md.
+    lateSweepMs: 60_000,
     crash: async (moment, calls) => {
       const caught = proxy.catch(QUEUE_CALL, moment === 'before-commit' ? 'deaf' : 'mute');
       calls();

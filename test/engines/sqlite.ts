@@ -120,6 +120,7 @@ async function openFile(setUp: SqliteSetUp): Promise<DurableTestEngine> {
   const { engine } = opened;
   return {
     ...opened,
+    lateSweepMs: 0,
     crash: async (moment, calls) => {
       await killed(engine, faults, moment, folder, calls);
       clock.advance(1);
