@@ -13,6 +13,7 @@ import {
   refSpecs,
   resolve,
 } from './model-arbitraries.ts';
+import { sweepAll } from './model-check.ts';
 import { STREAM_GROUPS, type World } from './model-world.ts';
 
 /** One call on the real system, and the same call on the model. */
@@ -90,6 +91,8 @@ export const crashes: fc.Arbitrary<Command> = fc
           if (call.addsExpiry === true) await world.opened.passTime(opened.lateSweepMs);
         }
         model.advanceTo(world.opened.now());
+        // The time of the restart may have ended a lease.
+        await sweepAll(model, world);
         // Pops of the old process can no longer be undone.
         world.popped = [];
       },
