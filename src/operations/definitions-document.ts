@@ -16,7 +16,7 @@ import { textFingerprint } from '../model/fingerprint.ts';
 import { atMember, memberPath, parse, wrongMember } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
 import { declarationMembers, ShownOptions, STRICT } from '../model/records.ts';
-import { isParsedFast, JsonScanner, membersOf, SCAN_STEP } from '../util/json-scanner.ts';
+import { FEW_VALUES, isParsedFast, JsonScanner, membersOf, SCAN_STEP } from '../util/json-scanner.ts';
 import { mapInTurns } from '../util/map-in-turns.ts';
 import { namedObject, optional, type Schema, Type } from '../util/schema.ts';
 
@@ -186,7 +186,12 @@ export async function parseDefinitions(text: string, broker: Broker): Promise<De
 }
 
 function parseEntry<T>(schema: Schema<T>, text: string, path: string): T {
-  if (!isParsedFast(text)) throw invalidParameter(path, `${path} has too many JSON values.`);
+  if (!isParsedFast(text)) {
+    throw invalidParameter(
+      path,
+      `${path} has more than ${FEW_VALUES} JSON values, the maximum of an exchange or queue.`,
+    );
+  }
   return parse(schema, JSON.parse(text), path);
 }
 
