@@ -416,6 +416,13 @@ describe('A PostgreSQL plan that was made after a vacuum of empty tables', () =>
       }
     };
     await reportAtOnce(server, schema);
+    // Autovacuum would have the plans made again, and reads for that are counted as well (64 to 71 pages instead of 57).
+    await runSql(
+      server,
+      ['delivery', 'element']
+        .map((table) => `ALTER TABLE ${schema}.${table} SET (autovacuum_enabled = off)`)
+        .join('; '),
+    );
     await insert(100);
     for (const { queue } of queues) await purge(engine.storage, queue);
     await runSql(server, `VACUUM ANALYZE ${schema}.delivery, ${schema}.element`);
