@@ -93,6 +93,10 @@ export interface Host {
   readonly port: number;
 }
 
+export function hostText({ host, port }: Host): string {
+  return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
 /** The percent-decoded parts of a server's URL. Missing parts are null. */
 interface ServerUrl {
   readonly scheme: string;

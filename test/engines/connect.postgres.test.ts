@@ -69,6 +69,12 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     ],
     ['an unknown setting', `postgres://u:${PASSWORD}@h/d`, { shema: 'x' }, /unknown setting "shema"/],
     [
+      'a request for a server that may be a standby',
+      `postgres://u:${PASSWORD}@h,i/d?target_session_attrs=any`,
+      {},
+      /"target_session_attrs" must be one of read-write, primary/,
+    ],
+    [
       'an invalid schema name',
       `postgres://u:${PASSWORD}@h/d`,
       { schema: 'a"b' },
@@ -138,10 +144,11 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE; DROP ROLE guest`);
   });
 
-  it('may name several hosts, if one of them answers', async () => {
+  it('may name several hosts, if one of them answers, as libpq does', async () => {
     const server = await sharedServer();
     const schema = freshSchema();
-    const url = server.url().replace('127.0.0.1:', 'localhost:1,127.0.0.1:');
+    const hosts = server.url().replace('127.0.0.1:', 'localhost:1,127.0.0.1:');
+    const url = `${hosts}?target_session_attrs=read-write`;
     assert.equal(await startError(url, { schema }), 'started');
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });

@@ -10,6 +10,7 @@ import { promisify } from 'node:util';
 import type { Finding } from '../../src/engine/engine.ts';
 import { freshSchema, runSql, sharedServer } from '../engines/postgres.ts';
 import { CertificateAuthority, writeCertificate } from '../support/certificate.ts';
+import { PostgresServer } from '../support/postgres-server.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { Folder, type ProgramOptions } from './program.ts';
 
@@ -511,6 +512,27 @@ describe('quayside doctor', () => {
       matches(
         found(report, 'postgres:'),
         /^error: .*: PostgreSQL error 53300: too many connections .*; raise max_connections, .* CONNECTION LIMIT .* three connections/,
+      );
+    });
+
+    it('reports that hosts of the URL are different primaries, but not that a host is a standby', async (t) => {
+      const primary = await PostgresServer.start({ settings: { fsync: 'off' } });
+      t.after(() => primary.dispose());
+      const standby = await primary.startStandby();
+      t.after(() => standby.dispose());
+      const [first, second] = [primary, standby].map(({ port }) => `127.0.0.1:${port}`);
+      const url = primary.url().replace(`${first}`, `${first},${second}`);
+      const primaries = async (): Promise<readonly string[]> =>
+        found(await doctor({ namespaces: { N: { url } } }), 'postgres:').filter((text) =>
+          text.includes('primar'),
+        );
+      assert.deepEqual(await primaries(), []);
+      await runSql(standby, 'SELECT pg_promote()');
+      matches(
+        await primaries(),
+        new RegExp(
+          `^error: its hosts are different primaries: ${first} on timeline 1, ${second} on timeline 2; stop the one that was replaced`,
+        ),
       );
     });
 

@@ -80,7 +80,7 @@ const UNLIMITED = `SELECT set_config(name, '0', false) FROM pg_settings
   WHERE name IN ('idle_session_timeout', 'transaction_timeout')`;
 
 /** The server replies but cannot be used. The message says what to do. */
-class UnfitServer extends Error {
+export class UnfitServer extends Error {
   constructor(message: string) {
     super(message);
     this.name = 'UnfitServer';
@@ -114,6 +114,18 @@ function checkSession(row: Row): void {
     );
   }
 }
+
+/** The history that a server writes. A standby that is promoted begins a new timeline of the same system. */
+export interface Timeline {
+  readonly system: string;
+  readonly number: number;
+}
+
+/** The position of the log names the timeline. A checkpoint does so only after the promotion. */
+const TIMELINE: Statement = {
+  name: 'timeline',
+  text: `SELECT (SELECT system_identifier FROM pg_control_system()), substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)`,
+};
 
 const SERVER_SETTINGS: Statement = {
   name: 'server settings',
@@ -186,6 +198,7 @@ export class Connection {
   #pending = 0;
   /** When the last reply arrived, or the first of the pending statements was sent. */
   #repliedAt = 0;
+  #timeline: Timeline | null = null;
 
   /** @param role the purpose of the connection, visible in `pg_stat_activity` */
   constructor(
@@ -221,6 +234,11 @@ export class Connection {
     return this.#onLost !== null;
   }
 
+  /** Null before it is open, or if the server does not tell it: managed services may restrict the functions. */
+  get timeline(): Timeline | null {
+    return this.#timeline;
+  }
+
   /** How long the server has sent no reply although statements are pending, ms. */
   get silentMs(): number {
     return this.#pending === 0 ? 0 : this.#clock.monotonic() - this.#repliedAt;
@@ -236,6 +254,7 @@ export class Connection {
       const [row] = await this.query(SESSION_CHECK, []);
       checkSession(row ?? []);
       await this.#client.query(sessionSettings(this.#settings));
+      this.#timeline = await this.#readTimeline();
     } catch (error) {
       throw error instanceof UnfitServer || error instanceof Refused ? error : fromDriver(error);
     }
@@ -411,6 +430,16 @@ export class Connection {
         if (!(reason instanceof Refused)) throw reason;
         this.destroy(new ConnectionLost('a transaction could not be rolled back', reason));
       }
+    }
+  }
+
+  async #readTimeline(): Promise<Timeline | null> {
+    try {
+      const [row = []] = await this.query(TIMELINE, []);
+      return { system: text(row, 0), number: Number.parseInt(text(row, 1), 16) };
+    } catch (error) {
+      if (error instanceof Refused) return null;
+      throw error;
     }
   }
 

@@ -5,8 +5,9 @@
 // statements share, `statement.ts` encodes their parameters. `expire.ts` expires leases and elements before a batch.
 // `registry.ts` knows the queues and computes ids, `watermark.ts` decides where reads of an index begin, and when at
 // its front again, `content.ts` encodes elements. `settings.ts` checks the configuration, `schema.ts` has the tables.
-// `link.ts` reconnects a connection (`connection.ts`), and has the auxiliary one, which serves everything else:
-// `housekeeping.ts`, `signaller.ts`, counts of streams, and the definitions and counters of this file.
+// `link.ts` reconnects a connection (`connection.ts`) to the newest primary (`primary.ts`), and has the auxiliary one,
+// which serves everything else: `housekeeping.ts`, `signaller.ts`, counts of streams, and the definitions and counters
+// of this file.
 
 import { AffectedQueues } from '../../engine/affected-queues.ts';
 import {
@@ -15,7 +16,15 @@ import {
   type StoredDefinition,
   StoredDefinitions,
 } from '../../engine/definitions.ts';
-import type { Engine, EngineLog, EngineOptions, Finding, OpenEngine } from '../../engine/engine.ts';
+import {
+  type Engine,
+  type EngineLog,
+  type EngineOptions,
+  type Finding,
+  finding,
+  type OpenEngine,
+} from '../../engine/engine.ts';
+import { type Host, hostText } from '../../engine/settings.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import {
   BufferedStats,
@@ -36,6 +45,7 @@ import { Expirer } from './expire.ts';
 import { Housekeeping } from './housekeeping.ts';
 import { AuxiliaryConnection, Link } from './link.ts';
 import { type Context, DatabaseClock } from './operations.ts';
+import { Primary } from './primary.ts';
 import { PING } from './queues.ts';
 import { Registry } from './registry.ts';
 import { examineSchema, prepareSchema } from './schema.ts';
@@ -75,14 +85,15 @@ class PostgresEngine implements Engine {
     this.url = options.url;
     this.#options = options;
     this.#settings = readSettings(options);
-    this.#mainLink = new Link(this.#settings, 'main', options, {
+    const parts = { clock, log, primary: new Primary() };
+    this.#mainLink = new Link(this.#settings, 'main', parts, {
       prepare: (connection) => this.#prepareMain(connection),
       onReconnected: () => this.#batcher.resume(),
     });
-    this.#auxiliaryLink = new Link(this.#settings, 'second', options, {});
+    this.#auxiliaryLink = new Link(this.#settings, 'second', parts, {});
     const auxiliary = new AuxiliaryConnection(this.#auxiliaryLink, clock);
     const channel = `${this.#settings.schema}_signals`;
-    this.#listenerLink = new Link(this.#settings, 'listener', options, {
+    this.#listenerLink = new Link(this.#settings, 'listener', parts, {
       prepare: (connection) => connection.run(`LISTEN ${channel}`),
       onReconnected: () => this.definitions.notifyMissed(),
       onNotification: (_channel, payload) => this.signaller.receive(payload),
@@ -174,9 +185,44 @@ class PostgresEngine implements Engine {
     );
     try {
       for (const link of links) await link.start();
+      findings.push(...(await this.#examineHosts()));
       return findings;
     } finally {
       await Promise.all(links.map((link) => link.stop()));
+    }
+  }
+
+  /** Reports hosts that all accept writes, but are not one server: a node uses the first one that it reaches. */
+  async #examineHosts(): Promise<readonly Finding[]> {
+    const { hosts, maskedUrl } = this.#settings;
+    if (hosts.length === 1) return [];
+    const found = await Promise.all(hosts.map((host) => this.#primaryAt(host)));
+    // Two addresses of one server have the same timeline.
+    const primaries = new Map(found.filter((entry) => entry !== null));
+    if (primaries.size < 2) return [];
+    return [
+      finding(
+        maskedUrl,
+        'error',
+        `its hosts are different primaries: ${[...primaries.values()].join(', ')}`,
+        'stop the one that was replaced, and make it a standby of the other: what nodes store there is lost',
+      ),
+    ];
+  }
+
+  /** The identity of the primary at a host, and its description; null: there is none, or it does not tell. */
+  async #primaryAt(host: Host): Promise<[key: string, description: string] | null> {
+    const link = new Link({ ...this.#settings, hosts: [host] }, 'doctor', this.#options);
+    try {
+      await link.start();
+      const timeline = link.connection?.timeline ?? null;
+      if (timeline === null) return null;
+      return [JSON.stringify(timeline), `${hostText(host)} on timeline ${timeline.number}`];
+    } catch {
+      // A standby, or a server that cannot be reached: no node uses it now.
+      return null;
+    } finally {
+      await link.stop();
     }
   }
 

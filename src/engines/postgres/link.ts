@@ -9,12 +9,13 @@ import {
   unknownOutcome,
 } from '../../engine/calls.ts';
 import { type EngineLog, WrongStore } from '../../engine/engine.ts';
-import { type Host, withTlsHint } from '../../engine/settings.ts';
+import { type Host, hostText, withTlsHint } from '../../engine/settings.ts';
 import type { QuaysideError } from '../../model/errors.ts';
 import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { LineLimit } from '../../util/line-limit.ts';
 import { Connection, ConnectionLost, Refused, refusedError } from './connection.ts';
+import { Primary } from './primary.ts';
 import type { Settings } from './settings.ts';
 import type { Query, Row } from './statement.ts';
 
@@ -52,6 +53,13 @@ interface LinkEvents {
   readonly onNotification?: (channel: string, payload: string) => void;
 }
 
+interface LinkParts {
+  readonly clock: Clock;
+  readonly log: EngineLog;
+  /** Shared by the links of a node. */
+  readonly primary?: Primary;
+}
+
 /**
  * Keeps one connection open: reconnects when it is lost, with growing pauses.
  *
@@ -63,6 +71,7 @@ export class Link {
   readonly #clock: Clock;
   readonly #log: EngineLog;
   readonly #events: LinkEvents;
+  readonly #primary: Primary;
   #connection: Connection | null = null;
   /** While there is no connection: resolves with the next one. */
   #next = Promise.withResolvers<Connection>();
@@ -86,7 +95,7 @@ export class Link {
   constructor(
     settings: Settings,
     role: string,
-    { clock, log }: { clock: Clock; log: EngineLog },
+    { clock, log, primary = new Primary() }: LinkParts,
     events: LinkEvents = {},
   ) {
     this.#settings = settings;
@@ -94,6 +103,10 @@ export class Link {
     this.#clock = clock;
     this.#log = log;
     this.#events = events;
+    this.#primary = primary;
+    primary.follow(() => {
+      if (primary.hasReplaced(this.#connection?.timeline ?? null)) this.drop('another server is the primary');
+    });
     this.#rejections = new LineLimit(clock, (code, leftOut) =>
       log.warn(
         { server: settings.maskedUrl, role, code, leftOut },
@@ -220,10 +233,13 @@ export class Link {
     this.#openingConnection = connection;
     try {
       await this.#within(openMs, connection.open());
+      this.#primary.admit(connection.timeline);
       const prepared = this.#prepare(connection);
       await (prepareMs === null ? prepared : this.#within(prepareMs, prepared));
       if (this.#isStopped) throw STOPPED;
       if (!connection.isOpen) throw new ConnectionLost('The connection ended.');
+      // Another connection may have found a newer one in the meantime.
+      this.#primary.admit(connection.timeline);
       this.#predecessor = connection.name;
       this.#connection = connection;
       this.#next.resolve(connection);
@@ -267,11 +283,22 @@ export class Link {
   async #retry(): Promise<void> {
     this.#cancelRetry = null;
     const host = this.#host;
+    const fields = {
+      server: this.#settings.maskedUrl,
+      ...(host !== undefined && { host: hostText(host) }),
+      role: this.#role,
+    };
     try {
       await this.#open(OPEN_TIMEOUT_MS, PREPARE_TIMEOUT_MS);
     } catch (error) {
       if (this.#isStopped) return;
-      this.#logUnavailable(host, reasonOf(error));
+      const reason = reasonOf(error);
+      // Only if it differs from that of the host's last attempt: a server that is unavailable for a day must not fill
+      // the log.
+      if (reason !== this.#reasons.get(host)) {
+        this.#reasons.set(host, reason);
+        this.#log.warn({ ...fields, reason }, 'PostgreSQL is still unavailable');
+      }
       this.#backoff.noteFailure();
       this.#retryAfter(this.#backoff.delayMs());
       return;
@@ -279,21 +306,8 @@ export class Link {
     this.#downSince = null;
     this.#backoff.reset();
     this.#reasons.clear();
-    this.#log.info({ server: this.#settings.maskedUrl, role: this.#role }, 'PostgreSQL is available again');
+    this.#log.info(fields, 'PostgreSQL is available again');
     this.#events.onReconnected?.();
-  }
-
-  /**
-   * Logs only if the reason differs from that of the host's last attempt: a server that is unavailable for a day must
-   * not fill the log.
-   */
-  #logUnavailable(host: Host | undefined, reason: string): void {
-    if (reason === this.#reasons.get(host)) return;
-    this.#reasons.set(host, reason);
-    this.#log.warn(
-      { server: this.#settings.maskedUrl, role: this.#role, reason },
-      'PostgreSQL is still unavailable',
-    );
   }
 }
 

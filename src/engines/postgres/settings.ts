@@ -39,6 +39,7 @@ const NAMES = [
   'port',
   'schema',
   'synchronousCommit',
+  'target_session_attrs',
 ] as const;
 type GivenSettings = EngineSettings<(typeof NAMES)[number]>;
 const SCHEMA_NAME = /^[a-z_][a-z0-9_]{0,39}$/;
@@ -55,6 +56,8 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
       'must be 1 to 40 lower-case letters, digits and underscores, and not begin with a digit',
     );
   }
+  // Only for URLs that libpq uses as well: the engine needs a server that accepts writes in any case.
+  given.oneOf('target_session_attrs', ['read-write', 'primary']);
   return {
     hosts,
     user: username ?? undefined,

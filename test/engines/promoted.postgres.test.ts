@@ -1,0 +1,66 @@
+import assert from 'node:assert/strict';
+import { describe, it, type TestContext } from 'node:test';
+import type { Engine } from '../../src/engine/engine.ts';
+import { newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
+import { PostgresServer } from '../support/postgres-server.ts';
+import { until } from '../support/until.ts';
+import { freshSchema, runSql } from './postgres.ts';
+import { endSessions, openNode, sessionsOf } from './postgres-node.ts';
+
+const QUEUE = { ns: 'plain', name: 'q' };
+const ROLES = ['main', 'second', 'listener'] as const;
+
+/** A primary, its standby, and a node that names both and uses the primary. */
+async function openPair(t: TestContext) {
+  const primary = await PostgresServer.start({ settings: { fsync: 'off' } });
+  t.after(() => primary.dispose());
+  const standby = await primary.startStandby();
+  t.after(() => standby.dispose());
+  const schema = freshSchema();
+  const reasons: string[] = [];
+  const node = await openNode(primary, {
+    schema,
+    url: primary.url().replace(`:${primary.port}`, `:${primary.port},127.0.0.1:${standby.port}`),
+    log: { info: () => {}, warn: (fields) => reasons.push(String((fields as { reason?: unknown }).reason)) },
+  });
+  t.after(() => node.stop());
+  const bodiesIn = async (server: PostgresServer): Promise<string[]> => {
+    const { rows } = await runSql(
+      server,
+      `SELECT convert_from(body, 'UTF8') AS body FROM ${schema}.delivery`,
+    );
+    return rows.map(({ body }) => String(body));
+  };
+  return { primary, standby, node, reasons, bodiesIn };
+}
+
+/** Inserts an element as soon as the node can. */
+async function insert(node: Engine, body: string): Promise<void> {
+  await until(async () => (await codeOf(node.storage.insert(QUEUE, newElements(body)))) === 'done');
+}
+
+describe('A node whose PostgreSQL standby was promoted', () => {
+  it('does not use the old primary again when that comes back as a second one', async (t) => {
+    const { primary, standby, node, reasons, bodiesIn } = await openPair(t);
+    await primary.stop('immediate');
+    await runSql(standby, 'SELECT pg_promote()');
+    await insert(node, 'first');
+    await primary.start();
+    // Each connection tries the hosts in turn, so the old primary comes first.
+    for (const role of ROLES) await until(async () => (await sessionsOf(standby, role)).length === 1);
+    for (const role of ROLES) await endSessions(standby, role);
+    await insert(node, 'second');
+    assert.deepEqual([await bodiesIn(primary), await bodiesIn(standby)], [[], ['first', 'second']]);
+    assert.match(reasons.join('\n'), /it is an old primary: .* make it a standby of the new one/);
+  });
+
+  it('uses the new primary with all its connections as soon as one of them does', async (t) => {
+    const { primary, standby, node, bodiesIn } = await openPair(t);
+    await runSql(standby, 'SELECT pg_promote()');
+    await endSessions(primary, 'second');
+    for (const role of ROLES) await until(async () => (await sessionsOf(standby, role)).length === 1);
+    await insert(node, 'first');
+    assert.deepEqual([await bodiesIn(primary), await bodiesIn(standby)], [[], ['first']]);
+  });
+});
