@@ -11,7 +11,7 @@ import { until } from '../support/until.ts';
 import { CountingClock, freshSchema, reportAtOnce, reported, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
-/** Number of dead entries. `npm run test:ci` uses a million, as the page of the engine does. */
+/** Number of dead entries; a million in `npm run test:long`. The bounds do not depend on it. */
 const DEAD = Number(process.env.DEAD_ENTRIES ?? 50_000);
 const QUEUE = { ns: 'plain', name: 'q' };
 const TAKES = 20;
