@@ -29,6 +29,8 @@ export interface SelectorFailure {
 export interface BrowsedElement<T> extends Element<T> {
   readonly state: ElementState;
   readonly insertedAt: Date;
+  /** When the element expires; null: never. */
+  readonly expiresAt: Date | null;
   /** Why the last try failed. */
   readonly reason: string | null;
   /** The holder of a reserved element; null if it is not reserved. */
@@ -46,14 +48,16 @@ export interface BrowsedHolder {
 class ReceivedBrowsed<T> extends ReceivedBase<T> implements BrowsedElement<T> {
   declare readonly state: ElementState;
   declare readonly insertedAt: Date;
+  declare readonly expiresAt: Date | null;
   declare readonly reason: string | null;
   declare readonly holder: BrowsedHolder | null;
 
   constructor(record: BrowsedRecord, decoded: Decoded) {
     super(record, decoded);
-    const { holder } = record;
+    const { holder, expiresAt } = record;
     this.state = record.state;
     this.insertedAt = new Date(record.insertedAt);
+    this.expiresAt = expiresAt ? new Date(expiresAt) : null;
     this.reason = record.reason;
     this.holder = holder && {
       consumer: holder.tid,

@@ -109,6 +109,15 @@ export function roundedMs(name: string, ms: number | undefined, min = 0): number
 }
 
 /**
+ * Rejects options that a call does not have. JavaScript callers may misspell one, or give `delay` for `delayMs`: it
+ * would be ignored.
+ * @throws ValidationError
+ */
+export function checkNoOthers(options: object): void {
+  for (const name of Object.keys(options)) throw invalid(`There is no option ${quoted(name)}.`);
+}
+
+/**
  * Parses the JSON of a response that must have a member.
  * @throws QuaysideError `unexpected-response` for anything else: a proxy may answer 200 as well
  */

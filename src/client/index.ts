@@ -38,8 +38,9 @@ export type {
 } from './options.ts';
 export { type Name, Quayside } from './quayside.ts';
 export type { Queue, QueueStatus } from './queue.ts';
-export type { Reservation } from './reservation.ts';
+export type { FailedState, Reservation } from './reservation.ts';
 export type { TracingApi } from './tracing.ts';
+export type { Inserted, InsertedMany } from './wire.ts';
 export {
   Bury,
   RetryLater,

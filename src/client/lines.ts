@@ -1,6 +1,6 @@
 import type { EncodedBody } from './codec.ts';
 import type { ReceivedElement } from './element.ts';
-import { checkedMs, invalid, jsonIn, quoted, textOf } from './errors.ts';
+import { checkedMs, checkNoOthers, invalid, jsonIn, quoted, textOf } from './errors.ts';
 import type { InsertOptions } from './options.ts';
 
 /** A line of the response to a take. */
@@ -11,7 +11,8 @@ export interface TakenLine extends ReceivedElement {
 
 /** Returns the line of an insert. @param suffix appended to the caller's idempotency key */
 export function insertLine(encoded: EncodedBody, options: InsertOptions, suffix = ''): string {
-  const { delayMs, at, ttlMs, headers, groups, idempotencyKey } = options;
+  const { delayMs, at, ttlMs, headers, groups, idempotencyKey, signal, timeoutMs, ...others } = options;
+  checkNoOthers(others);
   // JSON leaves out what is undefined.
   const rest = {
     contentType: encoded.contentType,

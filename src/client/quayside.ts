@@ -7,7 +7,7 @@ import {
   type SchemaOutput,
   type StandardSchema,
 } from './codec.ts';
-import { invalid, QuaysideError, quoted } from './errors.ts';
+import { invalid, QuaysideError, quoted, roundedMs } from './errors.ts';
 import type { ClientOptions, RawResponse, RequestMethod, RequestOptions, StreamOptions } from './options.ts';
 import { Queue } from './queue.ts';
 import { Tracing } from './tracing.ts';
@@ -91,6 +91,7 @@ function clientRequest<Body>(
   path: string,
   options: Omit<RequestOptions, 'body'> & { readonly body?: Body | undefined },
 ): ClientRequest<Body> {
+  roundedMs('waitMs', options.waitMs);
   if (!path.startsWith('/')) throw invalid(`The path ${quoted(path)} does not begin with "/".`);
   const isRead = method === 'GET' && !TAKES.test(path);
   return { ...options, method, path, isRepeatable: options.isRepeatable ?? isRead, options };

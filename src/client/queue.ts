@@ -2,13 +2,13 @@ import type { QueueRecord } from '../model/records.ts';
 import { type BrowsedElement, type BrowseOptions, browsePages } from './browse.ts';
 import type { DataCodec } from './codec.ts';
 import { decodedBy, type Element, ReceivedBase } from './element.ts';
-import { checkedMs, jsonIn, roundedMs, TimeoutError } from './errors.ts';
+import { checkedMs, checkNoOthers, jsonIn, roundedMs, TimeoutError } from './errors.ts';
 import { insertLine, type TakenLine, takenLines } from './lines.ts';
 import type { CallOptions, InsertOptions, ReserveOptions, TakeOptions } from './options.ts';
 import { HeldReservation, type LeaseContext, type Reservation } from './reservation.ts';
 import { monotonic, wallTime } from './time.ts';
 import type { Tracing } from './tracing.ts';
-import { kindOfKey, type QueueWire } from './wire.ts';
+import { type Inserted, type InsertedMany, kindOfKey, type QueueWire } from './wire.ts';
 
 /** What a `Queue` object shares with its client. */
 export interface QueueContext {
@@ -55,13 +55,13 @@ export class Queue<T, In = T> {
   }
 
   /** Stores an element. Resolves when it is as durable as the server's engine guarantees. */
-  async insert(data: In, options: InsertOptions = {}): Promise<{ id: string }> {
+  async insert(data: In, options: InsertOptions = {}): Promise<Inserted> {
     const { codec, wire, tracing } = this.#context;
     wire.transport.checkOpen();
     return wire.transport.during(() =>
-      tracing.insert(this.name, options, async (traced) => {
-        return { id: await wire.insert(insertLine(await codec.encode(data), traced), traced) };
-      }),
+      tracing.insert(this.name, options, async (traced) =>
+        wire.insert(insertLine(await codec.encode(data), traced), traced),
+      ),
     );
   }
 
@@ -69,14 +69,14 @@ export class Queue<T, In = T> {
    * Stores up to 10,000 elements with one request: all of them or none. With an idempotency key, the elements have the
    * keys `key-0`, `key-1`, ….
    */
-  async insertMany(data: readonly In[], options: InsertOptions = {}): Promise<{ ids: string[] }> {
+  async insertMany(data: readonly In[], options: InsertOptions = {}): Promise<InsertedMany> {
     const { codec, wire } = this.#context;
     wire.transport.checkOpen();
-    if (data.length === 0) return { ids: [] };
+    if (data.length === 0) return { ids: [], repeated: [] };
     return wire.transport.during(async () => {
       const bodies = await Promise.all(data.map((one) => codec.encode(one)));
       const lines = bodies.map((body, at) => insertLine(body, options, `-${at}`));
-      return { ids: [...(await wire.insertAll(lines, kindOfKey(options), options))] };
+      return wire.insertAll(lines, kindOfKey(options), options);
     });
   }
 
@@ -159,7 +159,7 @@ function readStatus(text: string): QueueStatus {
     ready: record.size,
     scheduled: record.schedSize,
     reserved: record.resvSize,
-    nextMature: next === null ? null : new Date(next),
+    nextMature: next ? new Date(next) : null,
     oldestReadyMs: age === null ? null : Math.round(age * 1000),
     stats: Object.fromEntries(counters) as Record<string, number>,
   };
@@ -184,8 +184,18 @@ export async function reserveHeld<T>(
 }
 
 async function takeLines(context: QueueContext, request: TakeRequest): Promise<TakenLines> {
-  const { count, isReserve, waitMs = 0, leaseMs, group, consumer, signal } = request;
-  const { timeoutMs = Number.POSITIVE_INFINITY } = request;
+  const {
+    count,
+    isReserve,
+    waitMs = 0,
+    leaseMs,
+    group,
+    consumer,
+    signal,
+    timeoutMs = Number.POSITIVE_INFINITY,
+    ...others
+  } = request;
+  checkNoOthers(others);
   // JSON leaves out what is undefined.
   const body = {
     count,

@@ -1,9 +1,12 @@
 import { type Decoded, type Element, ReceivedBase } from './element.ts';
-import { LeaseLostError, QuaysideError, roundedMs } from './errors.ts';
+import { checkNoOthers, LeaseLostError, QuaysideError, roundedMs } from './errors.ts';
 import type { TakenLine } from './lines.ts';
 import type { CallOptions, RollbackOptions } from './options.ts';
 import { after, type CancelTimer, monotonic } from './time.ts';
 import type { QueueWire, Receipt, SettleAction, SettleRequest } from './wire.ts';
+
+/** Where an element is after a failed try. `unknown`: the response to the first attempt of a rollback was lost. */
+export type FailedState = 'waiting' | 'dead-lettered' | 'unknown';
 
 /** An element under a lease. If it is disposed of before it is settled, it is rolled back. */
 export interface Reservation<T> extends Element<T>, AsyncDisposable {
@@ -16,11 +19,11 @@ export interface Reservation<T> extends Element<T>, AsyncDisposable {
   /** Finishes the element. @throws LeaseLostError if the reservation is over */
   commit(options?: CallOptions): Promise<void>;
   /** Returns the element to the queue with one more failed try, or dead-letters it if that was the last one. */
-  rollback(options?: RollbackOptions): Promise<void>;
+  rollback(options?: RollbackOptions): Promise<FailedState>;
   /** Returns the element unprocessed to its place in the queue, without counting a try. */
   release(options?: CallOptions): Promise<void>;
   /** Moves the element to the dead-letter queue; without one it is rolled back, with the queue's retry delay. */
-  bury(reason: string, options?: CallOptions): Promise<void>;
+  bury(reason: string, options?: CallOptions): Promise<FailedState>;
   /** Renews the lease for `leaseMs`, by default the queue's lease. Returns its new end, by the server's clock. */
   extend(leaseMs?: number, options?: CallOptions): Promise<Date>;
 }
@@ -86,17 +89,17 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     await this.#settle({ action: 'commit' }, options);
   }
 
-  async rollback({ delayMs, reason, ...options }: RollbackOptions = {}): Promise<void> {
+  async rollback({ delayMs, reason, ...options }: RollbackOptions = {}): Promise<FailedState> {
     const delay = roundedMs('delayMs', delayMs);
-    await this.#settle({ action: 'rollback', delay, reason }, options);
+    return this.#settle({ action: 'rollback', delay, reason }, options);
   }
 
   async release(options?: CallOptions): Promise<void> {
     await this.#settle({ action: 'release' }, options);
   }
 
-  async bury(reason: string, options?: CallOptions): Promise<void> {
-    await this.#settle({ action: 'bury', reason }, options);
+  async bury(reason: string, options?: CallOptions): Promise<FailedState> {
+    return this.#settle({ action: 'bury', reason }, options);
   }
 
   async extend(leaseMs?: number, options?: CallOptions): Promise<Date> {
@@ -106,7 +109,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       { action: 'extend', receipt: this.#receipt, lease },
       options,
     );
-    if (outcome !== 'done' || until === undefined) {
+    if (until === undefined) {
       // A concurrent settlement may have been first: then the reservation is settled, not lost.
       throw this.#state === 'held' ? this.#lose(outcome) : this.#endedError();
     }
@@ -135,13 +138,18 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     }
   }
 
-  async #settle(settlement: Settlement, options: CallOptions | undefined): Promise<void> {
+  /** @returns where the element is, if the settlement is a rollback or a burial */
+  async #settle(
+    settlement: Settlement,
+    { signal, timeoutMs, ...others }: CallOptions = {},
+  ): Promise<FailedState> {
+    checkNoOthers(others);
     const { action } = settlement;
     if (this.#state !== 'held') throw this.#endedError();
     this.#state = 'settling';
     const item: SettleRequest = { ...settlement, receipt: this.#receipt };
     try {
-      const { outcome, isRepeat } = await this.#wire.settle(item, options);
+      const { outcome, isRepeat } = await this.#wire.settle(item, { signal, timeoutMs });
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
       // The outcome that a repeated settlement has if its first attempt was applied. After a commit or a burial, the
       // element is gone. After a rollback or a release, it may be anywhere.
@@ -150,12 +158,14 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       if (!isDone && !(mayBeOfFirst && (isRepeat || action === this.#unknown))) throw this.#lose(outcome);
       this.#state = 'settled';
       this.#cancelTimer?.();
+      if (outcome === 'done') return 'waiting';
+      return isDone || !returnsElement ? 'dead-lettered' : 'unknown';
     } catch (error) {
       // The caller may try the same or another settlement.
       if (this.#state === 'settling') {
         this.#state = 'held';
         // Other errors without an outcome may come from a call that was never sent, such as from the `auth` function.
-        const isGivenUp = item.isSent && error === options?.signal?.reason;
+        const isGivenUp = item.isSent && error === signal?.reason;
         if (isGivenUp || (error as QuaysideError | null)?.outcome === 'unknown') this.#unknown = action;
       }
       throw error;
@@ -181,8 +191,9 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   }
 
   #lostError(outcome = 'lease-lost'): LeaseLostError {
-    const message = `Element ${this.id} is not held: its lease ended at ${this.leaseUntil.toISOString()}, or it was settled elsewhere (${outcome}).`;
-    return new LeaseLostError(message, { details: { outcome } });
+    return new LeaseLostError(`Element ${this.id} is not held (${outcome}).`, {
+      details: { outcome },
+    });
   }
 
   #endedError(): QuaysideError {

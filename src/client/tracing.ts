@@ -1,5 +1,6 @@
 import { textOf } from './errors.ts';
 import type { InsertOptions } from './options.ts';
+import type { Inserted } from './wire.ts';
 
 /**
  * What the client uses of the module `@opentelemetry/api`: pass the module itself,
@@ -66,8 +67,8 @@ export class Tracing {
   async insert(
     queue: string,
     options: InsertOptions,
-    insert: (options: InsertOptions) => Promise<{ id: string }>,
-  ): Promise<{ id: string }> {
+    insert: (options: InsertOptions) => Promise<Inserted>,
+  ): Promise<Inserted> {
     const api = this.#api;
     if (!api) return insert(options);
     const attributes = attributesOf(queue, 'insert', 'send');

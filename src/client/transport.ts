@@ -18,7 +18,7 @@ import type {
   StreamOptions,
   TokenCredentials,
 } from './options.ts';
-import { after, backoffMs, type CancelTimer, monotonic, randomName, sleep, unlessAborted } from './time.ts';
+import { after, backoffMs, type CancelTimer, monotonic, sleep, unlessAborted } from './time.ts';
 
 export interface ClientRequest<Body = string | Uint8Array> {
   readonly method: RequestMethod;
@@ -79,15 +79,13 @@ export class Transport {
   readonly #fetch: typeof fetch;
   readonly #retry: Readonly<Record<keyof RetryOptions, number>>;
   readonly #closed = new AbortController();
-  readonly #keyPrefix = randomName();
-  #keys = 0;
   #isClosed = false;
   /** Calls that `close` waits for. */
   readonly #calls = new Set<Promise<unknown>>();
 
   constructor(options: ClientOptions) {
     // Do not quote the value: it may be a URL with a password.
-    if (typeof options === 'string') throw invalid('Options must be an object, such as { url }.');
+    if (typeof options === 'string') throw invalid('Give the url as { url }.');
     const url = serverUrl(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
     this.#authorization = authorizationOf(url, options.auth);
     this.#base = `${url.origin}${url.pathname}`.replace(/\/$/, '');
@@ -96,12 +94,6 @@ export class Transport {
     const { retry = {} } = options;
     const { attempts = 10, minMs = 100, maxMs = 5_000 } = retry || { attempts: 1 };
     this.#retry = { attempts, minMs, maxMs };
-  }
-
-  /** Returns a unique idempotency key: random bits of this client, and a counter. */
-  nextKey(): string {
-    this.#keys += 1;
-    return `${this.#keyPrefix}-${this.#keys}`;
   }
 
   /** @throws StoppedError once the client is closed */
@@ -244,7 +236,7 @@ function serverUrl(given: string | URL): URL {
   }
   // Hide what precedes an @: it may contain a password.
   const shown = quoted(String(given).replace(/.*@/, '***@'));
-  throw invalid(`The url ${shown} is not a server address. Allowed: such as "http://127.0.0.1:3444".`);
+  throw invalid(`The url is ${shown}. Allowed: such as "http://127.0.0.1:3444".`);
 }
 
 /** Returns an environment variable; undefined in a browser. */
@@ -256,7 +248,7 @@ function environment(name: string): string | undefined {
 function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<string> | string | null {
   if (typeof auth === 'function') return auth;
   const { user, password, token }: Partial<Credentials & TokenCredentials> = auth ?? {};
-  if (auth && !user && !token) throw invalid('auth has no user, and no token.');
+  if (auth && !user && !token) throw invalid('auth has no user and no token.');
   const bearer = auth || url.username ? token : environment('QUAYSIDE_TOKEN');
   const name = user ?? (decoded(url.username) || environment('QUAYSIDE_USER'));
   const secret = password ?? (decoded(url.password) || environment('QUAYSIDE_PASSWORD') || '');
@@ -285,7 +277,7 @@ function problemOf(response: Response, text: string): QuaysideError {
   const retryAfterMs = Number(headers.get('retry-after')) * 1000 || undefined;
   if (typeof details.code !== 'string') {
     // A proxy answers 502, 503 or 504 if it cannot reach the server, or times out.
-    const message = `The server, or a proxy in front of it, answered ${status} without an error code.`;
+    const message = `The server, or a proxy in front of it, answered ${status}.`;
     if (status >= 500) return new ConnectionError(message, { status, retryAfterMs, outcome: 'unknown' });
     // A proxy answers 429 if it limits requests, and 408 if it has not received the whole request. In both cases it has
     // not forwarded the request.

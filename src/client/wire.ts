@@ -1,6 +1,6 @@
 import { invalid, jsonIn, QuaysideError, quoted, TimeoutError, textOf } from './errors.ts';
 import type { CallOptions, InsertOptions } from './options.ts';
-import { after, nextTurn, unlessAborted } from './time.ts';
+import { after, nextTurn, randomName, unlessAborted } from './time.ts';
 import type { ClientRequest, ClientResponse, Transport } from './transport.ts';
 
 /** Identifies an element under a lease in a settlement. */
@@ -31,6 +31,20 @@ interface SettleResponse {
   readonly isRepeat: boolean;
 }
 
+/** The stored element of an insert. */
+export interface Inserted {
+  readonly id: string;
+  /** Whether `idempotencyKey` was used before, so that this insert stored nothing. */
+  readonly isRepeat: boolean;
+}
+
+/** The stored elements of an insert of many. */
+export interface InsertedMany {
+  readonly ids: string[];
+  /** The places in `ids`, from 0, of elements whose keys were used before: this insert did not store them. */
+  readonly repeated: number[];
+}
+
 /** Items of one request: far below the server's limit, so that a batch does not occupy an engine for long. */
 const MAX_ITEMS = 1_000;
 /** Maximum sum of the items' sizes. A larger item is sent alone. */
@@ -53,7 +67,7 @@ export class QueueWire {
   readonly path: string;
   readonly transport: Transport;
   /** One batcher per kind of key, because either a request has a key or its lines have. */
-  readonly #inserts: { [K in KeyKind]?: RequestBatcher<string, string> } = {};
+  readonly #inserts: { [K in KeyKind]?: RequestBatcher<string, Inserted> } = {};
   readonly #settlements: RequestBatcher<SettleRequest, SettleResponse>;
 
   constructor(transport: Transport, path: string) {
@@ -62,10 +76,13 @@ export class QueueWire {
     this.#settlements = new RequestBatcher((items) => this.#settleEach(items));
   }
 
-  /** Sends a line in a request with others. Returns the element's id. If only this line is invalid, only it fails. */
-  async insert(line: string, options: InsertOptions): Promise<string> {
+  /** Sends a line in a request with others. If only this line is invalid, only it fails. */
+  async insert(line: string, options: InsertOptions): Promise<Inserted> {
     const kind = kindOfKey(options);
-    this.#inserts[kind] ??= new RequestBatcher((lines) => this.insertAll(lines, kind));
+    this.#inserts[kind] ??= new RequestBatcher(async (lines) => {
+      const { ids, repeated } = await this.insertAll(lines, kind);
+      return ids.map((id, place) => ({ id, isRepeat: repeated.includes(place) }));
+    });
     try {
       return await this.#inserts[kind].add(line, line.length, options);
     } catch (error) {
@@ -75,22 +92,21 @@ export class QueueWire {
     }
   }
 
-  /** Stores all lines or none. Returns the ids in the same order. */
-  async insertAll(
-    lines: readonly string[],
-    kind: KeyKind,
-    options?: CallOptions,
-  ): Promise<readonly string[]> {
+  /** Stores all lines or none. */
+  async insertAll(lines: readonly string[], kind: KeyKind, options?: CallOptions): Promise<InsertedMany> {
+    const idempotencyKey = kind === 'random' && randomName();
     const { text } = await this.transport.send({
       method: 'POST',
       path: `${this.path}/elements`,
       body: lines.join(''),
       contentType: NDJSON,
-      idempotencyKey: kind === 'random' && this.transport.nextKey(),
+      idempotencyKey,
       isRepeatable: kind !== 'none',
       options,
     });
-    return jsonIn<{ ids: string[] }>(text, 'ids').ids;
+    const { ids, repeated = [] } = jsonIn<{ ids: string[]; repeated?: number[] }>(text, 'ids');
+    // With a random key, only this request itself can have been sent before.
+    return { ids, repeated: idempotencyKey ? [] : repeated };
   }
 
   settle(item: SettleRequest, options: CallOptions = {}): Promise<SettleResponse> {

@@ -39,9 +39,9 @@ export type WorkerEvents<T> = {
   taken: [job: Reservation<T>];
   /** The handler returned, and the commit is stored. `ms` is how long both took. */
   committed: [job: Reservation<T>, ms: number];
-  /** The handler threw or timed out, and the rollback is stored. No `delayMs`: the queue's retry delay. */
+  /** The handler threw or timed out, and the element is back in its queue. No `delayMs`: the queue's retry delay. */
   rolledBack: [job: Reservation<T>, error: unknown, delayMs: number | undefined];
-  /** The handler threw `Bury`, and the burial is stored. */
+  /** The element is in the dead-letter queue: the handler threw `Bury`, or the last try failed. */
   buried: [job: Reservation<T>, error: unknown];
   /** The lease ended before the element was settled: it is neither committed nor rolled back. */
   leaseLost: [job: Reservation<T>];
@@ -97,6 +97,7 @@ const POLL_MS = 25_000;
 const TAKE_TIMEOUT_MS = 45_000;
 /** Time limit of one attempt to settle, so that `stop` ends soon after its grace period, also if the network is cut. */
 const SETTLE = { timeoutMs: 30_000 };
+const STOPPED = 'The worker was stopped.';
 /** Maximum elements of one take. */
 const MAX_TAKE = 1_000;
 /** A cancel that arrives before the take that it should end has no effect, so it is repeated at this interval. */
@@ -149,7 +150,7 @@ export class Worker<T> implements AsyncDisposable {
   ) {
     // JavaScript callers may pass the queue's name, which other libraries expect.
     if (!(queue instanceof Queue))
-      throw invalid(`The queue is ${quoted(queue)}. Allowed: a queue of a client, client.queue("N/orders").`);
+      throw invalid(`The queue is ${quoted(queue)}. Allowed: client.queue("N/orders").`);
     this.#context = Queue.contextOf(queue);
     // A call of a generator function runs nothing of it, so each job would be committed undone.
     if (typeof handler !== 'function' || /Gen/.test(handler.constructor.name))
@@ -291,7 +292,7 @@ export class Worker<T> implements AsyncDisposable {
         await this.#context.wire.cancel(this.#consumer, { timeoutMs: CANCEL_TIMEOUT_MS });
       } catch {
         // The server is unreachable. If the take got elements, their leases will expire.
-        polling.abort(new StoppedError('The worker takes no more elements.'));
+        polling.abort(new StoppedError(STOPPED));
       }
       if (this.#polling === polling) await this.#nextChangeWithin(CANCEL_AGAIN_MS);
     }
@@ -363,14 +364,13 @@ export class Worker<T> implements AsyncDisposable {
 
   async #fail(reservation: HeldReservation<T>, error: unknown): Promise<void> {
     const reason = textOf(error);
-    if (error instanceof Bury) {
-      await reservation.bury(reason, SETTLE);
-      this.#emit('buried', reservation, error);
-      return;
-    }
-    const delayMs = this.#delayOf(reservation, error);
-    await reservation.rollback({ ...SETTLE, reason, delayMs });
-    this.#emit('rolledBack', reservation, error, delayMs);
+    const isBurial = error instanceof Bury;
+    const delayMs = isBurial ? undefined : this.#delayOf(reservation, error);
+    const state = isBurial
+      ? await reservation.bury(reason, SETTLE)
+      : await reservation.rollback({ ...SETTLE, reason, delayMs });
+    if (state === 'dead-lettered') this.#emit('buried', reservation, error);
+    else this.#emit('rolledBack', reservation, error, delayMs);
   }
 
   /** Undefined: the queue's retry delay, also if `backoff` throws: otherwise the element would stay reserved. */
@@ -395,10 +395,10 @@ export class Worker<T> implements AsyncDisposable {
       job.isDecided = true;
       const { reservation } = job;
       // Roll back, not release: the handler may have done part of its work, so this counts as a try.
-      this.#returnJob(reservation, () =>
-        reservation.rollback({ ...SETTLE, delayMs: 0, reason: 'the worker was stopped' }),
-      );
-      reservation.abort(new StoppedError('The worker was stopped; its grace period is over.'));
+      this.#returnJob(reservation, async () => {
+        await reservation.rollback({ ...SETTLE, delayMs: 0, reason: STOPPED });
+      });
+      reservation.abort(new StoppedError(STOPPED));
     }
   }
 

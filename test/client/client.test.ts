@@ -110,6 +110,79 @@ for (const engine of CLIENT_ENGINES) {
       assert.equal(dead?.data, 'c');
     });
 
+    it('says whether a rollback or a burial returned the element or dead-lettered it', async () => {
+      const queue = client.queue('N/states');
+      await queue.insert('x');
+      const dead = client.queue('N/__deadletter__');
+      // The third try is the last one.
+      const states: string[] = [];
+      for (let job = await queue.reserve(); job !== undefined; job = await queue.reserve())
+        states.push(await job.rollback());
+      assert.deepEqual(states, ['waiting', 'waiting', 'dead-lettered']);
+      await queue.insert('y');
+      assert.equal(await (await queue.reserve())?.bury('of no use'), 'dead-lettered');
+      // In the dead-letter queue itself, a burial is a rollback.
+      assert.equal(await (await dead.reserve())?.bury('again'), 'waiting');
+      while ((await dead.pop()) !== undefined);
+    });
+
+    it('says that the state is unknown if the response to the first attempt of a rollback was lost', async () => {
+      const queue = client.queue('N/unknown states');
+      await queue.insert('x');
+      const job = await queue.reserve();
+      watched.loseResponses(1);
+      assert.equal(await job?.rollback(), 'unknown');
+      assert.equal((await queue.pop())?.tries, 1);
+    });
+
+    it('says which inserts were repeats of their keys, but not if only the request was repeated', async () => {
+      const queue = client.queue('N/repeats');
+      const first = await queue.insert('x', { idempotencyKey: 'one' });
+      assert.deepEqual(await queue.insert('x', { idempotencyKey: 'one' }), { ...first, isRepeat: true });
+      assert.equal(first.isRepeat, false);
+      watched.loseResponses(1);
+      assert.equal((await queue.insert('y')).isRepeat, false);
+      watched.loseResponses(1);
+      assert.deepEqual((await queue.insertMany(['y', 'z'])).repeated, []);
+      assert.deepEqual((await queue.insertMany(['a'], { idempotencyKey: 'many' })).repeated, []);
+      assert.deepEqual((await queue.insertMany(['a', 'b'], { idempotencyKey: 'many' })).repeated, [0]);
+    });
+
+    it('rejects options that a call does not have, which JavaScript callers may misspell', async () => {
+      const queue = client.queue('N/misspelt');
+      await queue.insert('x');
+      const job = await queue.reserve();
+      const calls: readonly [name: string, call: (options: never) => unknown][] = [
+        ['delay', async (options) => queue.insert('y', options)],
+        ['idempotencykey', async (options) => queue.insertMany(['y'], options)],
+        ['wait', async (options) => queue.pop(options)],
+        ['lease', async (options) => queue.reserve(options)],
+        ['delay', async (options) => job?.rollback(options)],
+      ];
+      for (const [name, call] of calls) {
+        await assert.rejects(async () => call({ [name]: 1 } as never), {
+          code: 'invalid-data',
+          message: `There is no option "${name}".`,
+        });
+      }
+      const waitMs = Number.NaN;
+      await assert.rejects(client.request('GET', '/q', { waitMs }), {
+        message: /^waitMs is NaN\. Allowed: milliseconds/,
+      });
+      assert.equal(await job?.rollback(), 'waiting');
+      assert.equal((await queue.status()).total, 1);
+    });
+
+    it('shows when a browsed element expires', async () => {
+      const queue = client.queue('N/expiring');
+      await queue.insert('never');
+      await queue.insert('later', { ttlMs: PATIENCE_MS });
+      const [never, later] = await collect(queue.browse());
+      assert.equal(never?.expiresAt, null);
+      const { text } = await client.request('GET', '/q/N/expiring/elements');
+      assert.equal(later?.expiresAt?.toISOString(), JSON.parse(text).elements[1].expiresAt);
+    });
+
     it('reports a lost lease by the error of a settlement and by the abort signal', async () => {
       const queue = client.queue('N/lost');
       await queue.insert('x');
@@ -387,11 +460,11 @@ describe('The client', () => {
     for (const url of ['localhost:3444', 'quayside', 'ftp://127.0.0.1', '']) {
       assert.throws(() => new Quayside({ url }), {
         code: 'invalid-data',
-        message: `The url "${url}" is not a server address. Allowed: such as "http://127.0.0.1:3444".`,
+        message: `The url is "${url}". Allowed: such as "http://127.0.0.1:3444".`,
       });
     }
     assert.throws(() => new Quayside({ url: 'http://ann:secret@a b' }), {
-      message: /^The url "\*\*\*@a b" /,
+      message: /^The url is "\*\*\*@a b"\. /,
     });
     await using watched = open();
     await assert.rejects(watched.client.request('GET', 'q'), {
@@ -410,7 +483,7 @@ describe('The client', () => {
       outcome: 'nothing-changed',
     });
     assert.equal((await queue.status()).total, 2);
-    assert.deepEqual(await queue.insertMany([]), { ids: [] });
+    assert.deepEqual(await queue.insertMany([]), { ids: [], repeated: [] });
   });
 
   it('sends one key for the inserts of a request, the same in each attempt, unless the caller gave keys', async () => {
@@ -455,7 +528,7 @@ describe('The client', () => {
     const settle = {
       commit: (job) => job.commit(),
       bury: (job) => job.bury('never'),
-    } satisfies Record<string, (job: Reservation<unknown>) => Promise<void>>;
+    } satisfies Record<string, (job: Reservation<unknown>) => Promise<unknown>>;
     for (const [name, done] of Object.entries(settle)) {
       const queue = watched.client.queue(`N/no ${name}`);
       await queue.insert('x');

@@ -64,7 +64,7 @@ for (const engine of CLIENT_ENGINES) {
       assert.equal((await queue.status()).total, 0);
     });
 
-    it('rolls back if the handler throws, with the delay of a RetryLater, and buries if it throws a Bury', async () => {
+    it('rolls back if the handler throws, with the delay of a RetryLater, and reports as buried what has no try left or threw a Bury', async () => {
       const queue = client.queue('N/failing');
       await queue.insertMany(['later', 'bury', 'fail']);
       await using worker = new Worker(queue, ({ data }) => {
@@ -72,13 +72,17 @@ for (const engine of CLIENT_ENGINES) {
         if (data === 'bury') throw new Bury('never');
         throw new Error(`no ${data}`);
       });
-      const buried = nextEvents(worker, 'buried', 1);
-      // Three tries of `fail`, and one of `later`.
-      const rolledBack = nextEvents(worker, 'rolledBack', 4);
+      const buried = nextEvents(worker, 'buried', 2);
+      const rolledBack = nextEvents(worker, 'rolledBack', 3);
       worker.start();
-      await buried;
+      // The third try of `fail` is the last one.
+      const dataOfBuried = (await buried).map(([{ data }, error]) => [data, (error as Error).message]);
+      assert.deepEqual(dataOfBuried, [
+        ['bury', 'never'],
+        ['fail', 'no fail'],
+      ]);
       const delays = (await rolledBack).map(([{ data }, , delayMs]) => [data, delayMs]);
-      assert.deepEqual(delays, [['later', PATIENCE_MS], ...Array(3).fill(['fail', undefined])]);
+      assert.deepEqual(delays, [['later', PATIENCE_MS], ...Array(2).fill(['fail', undefined])]);
       const { scheduled, total } = await queue.status();
       assert.deepEqual({ scheduled, total }, { scheduled: 1, total: 1 });
       const dead = client.queue('N/__deadletter__');

@@ -104,8 +104,8 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     suite: 'SDK inserts',
     edits: edit(
       'client/wire.ts',
-      "idempotencyKey: kind === 'random' &&",
-      "idempotencyKey: kind === 'none' &&",
+      "const idempotencyKey = kind === 'random' &&",
+      "const idempotencyKey = kind === 'none' &&",
     ),
   },
   {

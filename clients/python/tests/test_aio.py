@@ -95,7 +95,7 @@ class Clients(AioTest):
             results = await asyncio.gather(
                 jobs[0].rollback(reason="no"), jobs[1].commit(), jobs[2].commit(), return_exceptions=True
             )
-        self.assertEqual([type(result) for result in results], [type(None), LeaseLostError, type(None)])
+        self.assertEqual([type(result) for result in results], [str, LeaseLostError, type(None)])
         self.assertEqual(len(requests), 1)
         self.assertEqual(await self.taken(), [0])
 
@@ -292,6 +292,34 @@ class Workers(AioTest):
         dead = await self.client.queue("N/__deadletter__").pop(wait=None)
         assert dead is not None
         self.assertEqual((dead.data, dead.headers["x-dl-reason"]), ("poison", "cannot be parsed"))
+
+    async def test_a_last_try_that_fails_is_reported_as_buried(self) -> None:
+        options = '{"deadLetter": {"maxTries": 2}}'
+        await self.client.request("PUT", f"/q/{self.queue.name}/options", body=options)
+        await self.queue.insert("fails")
+
+        async def handle(job: Reservation[Any]) -> None:
+            raise RuntimeError("no")
+
+        ended: asyncio.Queue[str] = asyncio.Queue()
+        worker = Worker(self.queue, handle)
+        worker.on("rolled_back", lambda job, error: ended.put_nowait("rolled_back"))
+        worker.on("buried", lambda job, error: ended.put_nowait("buried"))
+        async with worker:
+            self.assertEqual([await ended.get() for _ in range(2)], ["rolled_back", "buried"])
+        self.assertIsNotNone(await self.client.queue("N/__deadletter__").pop(wait=None))
+
+    async def test_inserts_and_settlements_say_what_became_of_them(self) -> None:
+        first = await self.queue.insert("a", idempotency_key="key")
+        second = await self.queue.insert("a", idempotency_key="key")
+        self.assertEqual((second, second.is_repeat, first.is_repeat), (first, True, False))
+        job = await self.queue.reserve()
+        assert job is not None
+        self.assertEqual(await job.rollback(), "waiting")
+        job = await self.queue.reserve()
+        assert job is not None
+        self.assertEqual(await job.bury("of no use"), "dead-lettered")
+        self.assertIsNotNone(await self.client.queue("N/__deadletter__").pop(wait=None))
 
     async def test_a_handler_may_be_a_plain_function_or_return_an_awaitable_but_no_generator(self) -> None:
         async def work(job: Reservation[Any]) -> None:

@@ -109,9 +109,11 @@ class InsertAndTake(ClientTest):
 
     def test_an_idempotency_key_is_stored_once(self) -> None:
         first = self.queue.insert("a", idempotency_key="key")
-        self.assertEqual(self.queue.insert("a", idempotency_key="key"), first)
-        self.queue.insert_many(["x", "y"], idempotency_key="pair")
-        self.queue.insert_many(["x", "y"], idempotency_key="pair")
+        second = self.queue.insert("a", idempotency_key="key")
+        self.assertEqual((second, second.is_repeat, first.is_repeat), (first, True, False))
+        self.queue.insert_many(["x"], idempotency_key="pair")
+        pair = self.queue.insert_many(["x", "y"], idempotency_key="pair")
+        self.assertEqual([element_id.is_repeat for element_id in pair], [True, False])
         self.queue.insert("z", idempotency_key=False)
         self.assertEqual(self.taken(), ["a", "x", "y", "z"])
 
@@ -190,6 +192,14 @@ class InsertAndTake(ClientTest):
         self.assertEqual([(element.data, element.state) for element in accepted], [(248, "ready"), (249, "ready")])
         self.assertEqual(self.queue.status().ready, 250)
 
+    def test_browsing_shows_when_an_element_expires(self) -> None:
+        self.queue.insert("never")
+        self.queue.insert("later", ttl=3600)
+        never, later = self.queue.browse()
+        self.assertIsNone(never.expires_at)
+        assert later.expires_at is not None
+        self.assertGreater(later.expires_at, datetime.now(timezone.utc) + timedelta(minutes=50))
+
     def test_elements_for_which_the_selector_fails_are_left_out_and_reported(self) -> None:
         self.queue.insert_many([{"order": {"total": 5}}, {"order": None}, 7])
         failures: list[SelectorFailure] = []
@@ -241,6 +251,17 @@ class Reservations(ClientTest):
         dead = self.client.queue("N/__deadletter__")
         reasons = {element.data: element.headers.get("x-dl-reason") for element in dead.browse()}
         self.assertEqual(reasons["b"], "no such address")
+        while dead.pop() is not None:
+            pass
+
+    def test_rollback_and_bury_say_where_the_element_is(self) -> None:
+        self.client.request("PUT", f"/q/{self.queue.name}/options", body='{"deadLetter": {"maxTries": 2}}')
+        self.queue.insert("a")
+        self.assertEqual(self._reserved().rollback(), "waiting")
+        self.assertEqual(self._reserved().rollback(), "dead-lettered")
+        self.queue.insert("b")
+        self.assertEqual(self._reserved().bury("no such address"), "dead-lettered")
+        dead = self.client.queue("N/__deadletter__")
         while dead.pop() is not None:
             pass
 

@@ -62,7 +62,7 @@ class Examples(unittest.TestCase):
 
     def test_the_page_names_what_a_status_and_a_browsed_element_have(self) -> None:
         names = [one.name for kind in (QueueStatus, Holder) for one in dataclasses.fields(kind)]
-        missing = [name for name in [*names, "inserted_at", "reason"] if f"`{name}`" not in PAGE.read_text()]
+        missing = [name for name in [*names, "inserted_at", "expires_at", "reason"] if f"`{name}`" not in PAGE.read_text()]
         self.assertEqual(missing, [])
 
     def test_the_worker_ships_until_it_is_terminated(self) -> None:

@@ -643,7 +643,7 @@ class Transports(unittest.TestCase):
             return queue.settle(settlements, None)
 
         for result, requests in run_both(settle, large, results(1), results(2)):
-            self.assertEqual((result, len(requests)), ([None] * 3, 3))
+            self.assertEqual((result, len(requests)), (["waiting"] * 3, 3))
         for result, _ in run_both(settle, large, results(1), lost, lost, lost):
             codes = [getattr(one, "code", None) for one in result]
             self.assertEqual(codes, [None, "storage-unavailable", "storage-unavailable"])
@@ -810,11 +810,12 @@ class Transports(unittest.TestCase):
             self.assertEqual(server.requests, [])
 
     def test_a_body_that_the_user_may_not_see_is_not_taken_for_an_empty_one(self) -> None:
-        record = {
+        record: dict[str, object] = {
             "id": "1",
             "state": "ready",
             "mature": "2026-01-01T00:00:00.000Z",
             "insertedAt": "2026-01-01T00:00:00.000Z",
+            "expiresAt": None,
             "tries": 0,
             "reason": None,
             "contentType": "application/json",

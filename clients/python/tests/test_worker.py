@@ -136,6 +136,35 @@ class Workers(ClientTest):
         assert dead is not None
         self.assertEqual((dead.data, dead.headers["x-dl-reason"]), ("poison", "cannot be parsed"))
 
+    def test_a_last_try_that_fails_is_reported_as_buried(self) -> None:
+        self.client.request("PUT", f"/q/{self.queue.name}/options", body='{"deadLetter": {"maxTries": 2}}')
+        self.queue.insert_many(["fails", "takes too long"])
+        events: list[tuple[str, str]] = []
+        done = threading.Event()
+
+        def handle(job: Reservation[Any]) -> None:
+            if job.data == "fails":
+                raise RuntimeError("no")
+            job.lost.wait()
+
+        def note(event: str) -> Callable[[Reservation[Any], BaseException], None]:
+            def listener(job: Reservation[Any], error: BaseException) -> None:
+                events.append((event, job.data))
+                if len(events) == 4:
+                    done.set()
+
+            return listener
+
+        worker = Worker(self.queue, handle, handler_timeout=0.05)
+        worker.on("rolled_back", note("rolled_back")).on("buried", note("buried"))
+        with worker:
+            done.wait()
+        expected = [(event, data) for event in ("buried", "rolled_back") for data in ("fails", "takes too long")]
+        self.assertEqual(sorted(events), expected)
+        dead = self.client.queue("N/__deadletter__")
+        while dead.pop() is not None:
+            pass
+
     def test_a_lease_begins_with_its_response_however_long_the_rest_takes_to_arrive(self) -> None:
         self.queue.insert("x")
         begun: list[float] = []

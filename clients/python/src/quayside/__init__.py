@@ -12,7 +12,18 @@ from .errors import (
     TimeoutError,
     ValidationError,
 )
-from .models import BrowsedElement, Element, Holder, QueueStatus, RawResponse, SelectorError, SelectorFailure, State
+from .models import (
+    BrowsedElement,
+    Element,
+    ElementId,
+    FailedState,
+    Holder,
+    QueueStatus,
+    RawResponse,
+    SelectorError,
+    SelectorFailure,
+    State,
+)
 from .protocol import Retry
 from .worker import Worker
 from .working import Stopped, WorkerEvent
@@ -24,6 +35,8 @@ __all__ = [
     "ConnectionError",
     "DefaultCodec",
     "Element",
+    "ElementId",
+    "FailedState",
     "Holder",
     "LeaseLostError",
     "Quayside",

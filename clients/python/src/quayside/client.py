@@ -18,7 +18,18 @@ from urllib.parse import quote
 from . import protocol, responses
 from .codec import Codec, DefaultCodec
 from .errors import LeaseLostError, QuaysideError
-from .models import BrowsedElement, Content, Element, QueueStatus, RawResponse, Receipt, SelectorFailure, State
+from .models import (
+    BrowsedElement,
+    Content,
+    Element,
+    ElementId,
+    FailedState,
+    QueueStatus,
+    RawResponse,
+    Receipt,
+    SelectorFailure,
+    State,
+)
 from .protocol import REPLY_SECONDS, Action, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .transport import Transport
 
@@ -139,7 +150,7 @@ class Queue(Generic[T]):
         groups: Sequence[str] | None = None,
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
-    ) -> str:
+    ) -> ElementId:
         """Inserts an element and returns its id. Repeated after an unknown outcome, which a key makes safe."""
         key = None if idempotency_key is False else idempotency_key
         line = protocol.insert_line(
@@ -161,7 +172,7 @@ class Queue(Generic[T]):
         groups: Sequence[str] | None = None,
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
-    ) -> list[str]:
+    ) -> list[ElementId]:
         """Inserts all elements or none, and returns their ids. A key is extended to `key-0`, `key-1`, …."""
         items = list(data)
         keys = protocol.line_keys(idempotency_key, len(items))
@@ -267,7 +278,7 @@ class Queue(Generic[T]):
 
     def settle(
         self, settlements: Sequence[Settlement], timeout: float | None
-    ) -> list[datetime | QuaysideError | None]:
+    ) -> list[datetime | FailedState | QuaysideError]:
         """Settles reservations of this queue in one request, or in several if the server rejects it as too large.
 
         Results are independent of each other.
@@ -286,13 +297,12 @@ class Queue(Generic[T]):
                 return [*results, *[failure] * (len(settlements) - half)]
         return responses.settle_results(settlements, response)
 
-    def _send_lines(self, lines: Sequence[bytes], key: IdempotencyKey, timeout: float | None) -> list[str]:
+    def _send_lines(self, lines: Sequence[bytes], key: IdempotencyKey, timeout: float | None) -> list[ElementId]:
         kind = protocol.key_kind(key)
         request = protocol.insert_request(self._path, lines, kind, protocol.request_key(kind))
         self._client.check_open()
         with self._client.during():
-            ids: list[str] = responses.document(self._client.send(request, timeout), "ids")["ids"]
-        return ids
+            return responses.ids_of(self._client.send(request, timeout), kind)
 
     def _reservation(self, record: Mapping[str, Any], group: str | None) -> Reservation[T]:
         receipt = Receipt(record["id"], record["lease"], group)
@@ -376,17 +386,20 @@ class Reservation(Element[T]):
 
     def rollback(
         self, *, delay: float | None = None, reason: str | None = None, timeout: float | None = None
-    ) -> None:
-        """Returns the element after a failed try. `delay` defaults to the retry delay of the queue."""
-        self._settle(Settlement("rollback", self.receipt, delay=delay, reason=reason), timeout)
+    ) -> FailedState:
+        """Returns the element after a failed try, or dead-letters it if that was the last one.
+
+        `delay` defaults to the retry delay of the queue.
+        """
+        return self._settle(Settlement("rollback", self.receipt, delay=delay, reason=reason), timeout)
 
     def release(self, *, timeout: float | None = None) -> None:
         """Returns the element unprocessed to its place in the queue, without counting a try."""
         self._settle(Settlement("release", self.receipt), timeout)
 
-    def bury(self, reason: str, *, timeout: float | None = None) -> None:
+    def bury(self, reason: str, *, timeout: float | None = None) -> FailedState:
         """Moves the element to the dead-letter queue. If the queue has none, the element is rolled back."""
-        self._settle(Settlement("bury", self.receipt, reason=reason), timeout)
+        return self._settle(Settlement("bury", self.receipt, reason=reason), timeout)
 
     def extend(self, lease: float | None = None, *, timeout: float | None = None) -> datetime:
         """Renews the lease for `lease` seconds, by default the queue's lease, and returns its new end."""
@@ -400,16 +413,16 @@ class Reservation(Element[T]):
             if self.settled:
                 raise responses.already_settled(self.id) from None
             raise
-        if until is not None:
+        if isinstance(until, datetime):
             # Only the server knows the length of the queue's lease.
             added = (until - self.lease_until).total_seconds()
             self.lease_ends_at = self.lease_ends_at + added if lease is None else now + lease
             self.lease_until = until
         return self.lease_until
 
-    def fail(self, error: BaseException, delay: float | None = None) -> None:
+    def fail(self, error: BaseException, delay: float | None = None) -> FailedState:
         """Settles the element after an exception: RetryLater and Bury decide how, others roll back."""
-        self._settle(protocol.settlement_of(self.receipt, error, delay), None)
+        return self._settle(protocol.settlement_of(self.receipt, error, delay), None)
 
     def __enter__(self) -> Reservation[T]:
         return self
@@ -428,13 +441,14 @@ class Reservation(Element[T]):
             # The block's exception takes precedence. The element returns to the queue when its lease ends.
             LOG.warning("Element %s was not rolled back: %s", self.id, failure)
 
-    def _settle(self, settlement: Settlement, timeout: float | None) -> None:
+    def _settle(self, settlement: Settlement, timeout: float | None) -> FailedState:
+        """Returns where the element is, if the settlement is a rollback or a burial."""
         if self.settled:
             raise responses.already_settled(self.id)
         self.settled = True
         settlement = replace(settlement, is_repeat=settlement.action == self._unknown)
         try:
-            self._apply(settlement, timeout)
+            result = self._apply(settlement, timeout)
         except LeaseLostError:
             raise
         except BaseException as error:
@@ -443,8 +457,9 @@ class Reservation(Element[T]):
             if responses.may_be_done(error):
                 self._unknown = settlement.action
             raise
+        return "unknown" if isinstance(result, datetime) else result
 
-    def _apply(self, settlement: Settlement, timeout: float | None) -> datetime | None:
+    def _apply(self, settlement: Settlement, timeout: float | None) -> datetime | FailedState:
         (result,) = self._queue.settle([settlement], timeout)
         if isinstance(result, QuaysideError):
             raise result

@@ -13,6 +13,20 @@ from .errors import QuaysideError, ValidationError
 
 T = TypeVar("T")
 State = Literal["ready", "scheduled", "reserved"]
+#: Where an element is after a failed try. `unknown`: the response to the first attempt of a rollback was lost.
+FailedState = Literal["waiting", "dead-lettered", "unknown"]
+
+
+class ElementId(str):
+    """The id of an inserted element."""
+
+    #: Whether the idempotency key was used before, so that this insert stored nothing.
+    is_repeat: bool
+
+    def __new__(cls, value: str, is_repeat: bool = False) -> ElementId:
+        self = super().__new__(cls, value)
+        self.is_repeat = is_repeat
+        return self
 
 
 def decode(codec: Codec[T], element_id: str, body: bytes, content_type: str) -> T:
@@ -91,6 +105,7 @@ class Look:
 
     state: State
     inserted_at: datetime
+    expires_at: datetime | None
     reason: str | None
     holder: Holder | None
 
@@ -102,6 +117,8 @@ class BrowsedElement(Element[T]):
         super().__init__(content, codec)
         self.state = look.state
         self.inserted_at = look.inserted_at
+        #: When the element expires; None: never.
+        self.expires_at = look.expires_at
         #: Why the last try failed.
         self.reason = look.reason
         self.holder = look.holder

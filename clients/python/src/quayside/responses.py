@@ -10,8 +10,18 @@ from datetime import datetime
 from typing import Any
 
 from .errors import ConnectionError, LeaseLostError, Outcome, QuaysideError
-from .models import Content, Holder, Look, QueueStatus, RawResponse, SelectorError, SelectorFailure
-from .protocol import Response, Settlement, settle_order
+from .models import (
+    Content,
+    ElementId,
+    FailedState,
+    Holder,
+    Look,
+    QueueStatus,
+    RawResponse,
+    SelectorError,
+    SelectorFailure,
+)
+from .protocol import KeyKind, Response, Settlement, settle_order
 
 
 def raw_of(response: Response) -> RawResponse:
@@ -105,6 +115,14 @@ def document(response: Response, member: str, text: bytes | None = None) -> dict
     return value
 
 
+def ids_of(response: Response, kind: KeyKind) -> list[ElementId]:
+    """Returns the ids of inserted elements."""
+    inserted = document(response, "ids")
+    # With a random key, only the request itself can have been sent before.
+    repeated = set(inserted.get("repeated", ())) if kind == "own" else set()
+    return [ElementId(element_id, place in repeated) for place, element_id in enumerate(inserted["ids"])]
+
+
 def content_of(record: Mapping[str, Any]) -> Content:
     text = record.get("text")
     body = text.encode() if isinstance(text, str) else base64.b64decode(record.get("base64") or "")
@@ -125,7 +143,14 @@ def look_of(record: Mapping[str, Any]) -> Look:
     holder = None
     if given is not None:
         holder = Holder(given["tid"], given["user"], moment(given["since"]), moment(given["until"]))
-    return Look(record["state"], moment(record["insertedAt"]), record["reason"], holder)
+    expires_at = record["expiresAt"]
+    return Look(
+        record["state"],
+        moment(record["insertedAt"]),
+        None if expires_at is None else moment(expires_at),
+        record["reason"],
+        holder,
+    )
 
 
 def selector_failure(page: Mapping[str, Any]) -> SelectorFailure | None:
@@ -135,9 +160,9 @@ def selector_failure(page: Mapping[str, Any]) -> SelectorFailure | None:
 
 def settle_results(
     settlements: Sequence[Settlement], response: Response
-) -> list[datetime | QuaysideError | None]:
+) -> list[datetime | FailedState | QuaysideError]:
     """Returns the result of each settlement, in the order of the argument."""
-    results: list[datetime | QuaysideError | None] = [None] * len(settlements)
+    results: list[datetime | FailedState | QuaysideError] = ["unknown"] * len(settlements)
     for index, result in zip(settle_order(settlements), document(response, "results")["results"]):
         settlement = settlements[index]
         results[index] = settled(settlement, result, response.after_unknown or settlement.is_repeat)
@@ -146,17 +171,23 @@ def settle_results(
 
 def settled(
     settlement: Settlement, result: Mapping[str, Any], after_unknown: bool
-) -> datetime | QuaysideError | None:
-    """Returns the new lease end for `extend`, None for other actions that succeeded, or the error."""
+) -> datetime | FailedState | QuaysideError:
+    """Returns the new lease end for `extend`, where the element is after a rollback or a burial, or the error.
+
+    The state has no meaning for other actions that succeeded.
+    """
     outcome = result["outcome"]
     action = settlement.action
-    if outcome in ("done", "dead-lettered"):
-        return moment(result["until"]) if "until" in result else None
+    if outcome == "dead-lettered":
+        return "dead-lettered"
+    if outcome == "done":
+        return moment(result["until"]) if "until" in result else "waiting"
     if after_unknown and action != "extend":
         # An earlier attempt may have succeeded. The token is of this reservation: the element is no longer ours.
         gone = ("not-found",) if action in ("commit", "bury") else ("not-found", "not-reserved", "lease-lost")
         if outcome in gone:
-            return None
+            # After a burial, the element is gone from the queue; after a rollback, it may be anywhere.
+            return "dead-lettered" if action == "bury" else "unknown"
     return LeaseLostError(
         "lease-lost", f"The reservation of element {settlement.receipt.id} is over: {action} was answered {outcome}."
     )

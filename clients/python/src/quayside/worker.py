@@ -10,11 +10,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from types import FrameType
 from typing import Generic, TypeVar
 
 from .client import Queue, Reservation
 from .errors import LeaseLostError, QuaysideError, StoppedError, TimeoutError, failure_of
+from .models import FailedState
 from .protocol import Settlement, settlement_of
 from .working import (
     CANCEL_SECONDS,
@@ -342,8 +344,8 @@ class Worker(Generic[T]):
                     job.commit()
                     self._listeners.emit("committed", job, time.monotonic() - started_at)
                 else:
-                    job.fail(error, delay)
-                    self._listeners.emit(event_of(error), job, error)
+                    state = job.fail(error, delay)
+                    self._listeners.emit(event_of(state), job, error)
                 return
             except LeaseLostError:
                 job.lost.set()
@@ -392,10 +394,10 @@ class Worker(Generic[T]):
         return max(min(pause, self._handler_timeout, *limits), 0.001)
 
     def _time_out(self, jobs: Sequence[Reservation[T]], error: TimeoutError) -> None:
-        for job in self._give_up(
+        for job, state in self._give_up(
             [(job, settlement_of(job.receipt, error, delay_of(self._backoff, job.tries, error))) for job in jobs]
         ):
-            self._listeners.emit("rolled_back", job, error)
+            self._listeners.emit(event_of(state), job, error)
 
     def _extend(self, jobs: Sequence[Reservation[T]], now: float) -> None:
         settlements = [Settlement("extend", job.receipt, lease=self._lease) for job in jobs]
@@ -410,7 +412,7 @@ class Worker(Generic[T]):
         for job, result in zip(jobs, results):
             if isinstance(result, QuaysideError):
                 self._lose(job)
-            elif result is not None:
+            elif isinstance(result, datetime):
                 job.lease_ends_at = now + self._lease
                 job.lease_until = result
 
@@ -421,8 +423,10 @@ class Worker(Generic[T]):
             job.lost.set()
             self._listeners.emit("lease_lost", job)
 
-    def _give_up(self, jobs: Sequence[tuple[Reservation[T], Settlement]]) -> list[Reservation[T]]:
-        """Settles jobs whose handlers are still running, in one request. Returns those that were settled."""
+    def _give_up(
+        self, jobs: Sequence[tuple[Reservation[T], Settlement]]
+    ) -> list[tuple[Reservation[T], FailedState]]:
+        """Settles jobs whose handlers are still running, in one request. Returns those that were, and their states."""
         given = [(job, settlement) for job, settlement in jobs if not job.settled and not job.lost.is_set()]
         for job, _ in given:
             job.settled = True
@@ -433,10 +437,13 @@ class Worker(Generic[T]):
             # The elements return to the queue when their leases end.
             self._listeners.emit("error", failure_of(error))
             return []
+        settled: list[tuple[Reservation[T], FailedState]] = []
         for (job, _), result in zip(given, results):
             if isinstance(result, QuaysideError):
                 self._listeners.emit("lease_lost", job)
-        return [job for (job, _), result in zip(given, results) if result is None]
+            elif not isinstance(result, datetime):
+                settled.append((job, result))
+        return settled
 
 
 class Run:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from .errors import Bury, QuaysideError, TimeoutError, ValidationError
+from .errors import QuaysideError, TimeoutError, ValidationError
+from .models import FailedState
 from .protocol import backoff, milliseconds
 
 LOG = logging.getLogger("quayside")
@@ -95,9 +96,9 @@ def too_long(handler_timeout: float) -> TimeoutError:
     return TimeoutError("timeout", f"The handler took more than {handler_timeout} s.")
 
 
-def event_of(error: BaseException) -> str:
+def event_of(state: FailedState) -> str:
     """Returns the event of a job whose handler raised."""
-    return "buried" if isinstance(error, Bury) else "rolled_back"
+    return "buried" if state == "dead-lettered" else "rolled_back"
 
 
 def is_renewal_due(lease_ends_at: float, lease: float, now: float) -> bool:

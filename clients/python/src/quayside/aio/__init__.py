@@ -11,7 +11,18 @@ from ..errors import (
     TimeoutError,
     ValidationError,
 )
-from ..models import BrowsedElement, Element, Holder, QueueStatus, RawResponse, SelectorError, SelectorFailure, State
+from ..models import (
+    BrowsedElement,
+    Element,
+    ElementId,
+    FailedState,
+    Holder,
+    QueueStatus,
+    RawResponse,
+    SelectorError,
+    SelectorFailure,
+    State,
+)
 from ..protocol import Retry
 from ..working import Stopped, WorkerEvent
 from .client import Quayside, Queue, Reservation
@@ -24,6 +35,8 @@ __all__ = [
     "ConnectionError",
     "DefaultCodec",
     "Element",
+    "ElementId",
+    "FailedState",
     "Holder",
     "LeaseLostError",
     "Quayside",

@@ -18,7 +18,18 @@ from urllib.parse import quote
 from .. import protocol, responses
 from ..codec import Codec, DefaultCodec
 from ..errors import LeaseLostError, QuaysideError
-from ..models import BrowsedElement, Content, Element, QueueStatus, RawResponse, Receipt, SelectorFailure, State
+from ..models import (
+    BrowsedElement,
+    Content,
+    Element,
+    ElementId,
+    FailedState,
+    QueueStatus,
+    RawResponse,
+    Receipt,
+    SelectorFailure,
+    State,
+)
 from ..protocol import REPLY_SECONDS, Action, Attempts, IdempotencyKey, Request, Response, Retry, Settlement
 from .batcher import Batcher
 from .transport import Transport, shielded
@@ -127,12 +138,12 @@ class Queue(Generic[T]):
         self._codec = codec
         self._path = protocol.queue_path(name)
         #: One batcher per kind of key, because either a request has a key or its lines have.
-        self._inserts: dict[protocol.KeyKind, Batcher[bytes, str]] = {
+        self._inserts: dict[protocol.KeyKind, Batcher[bytes, ElementId]] = {
             "own": Batcher(lambda lines, timeout: self._insert_lines(lines, "own", timeout)),
             "random": Batcher(lambda lines, timeout: self._insert_lines(lines, "random", timeout)),
             "none": Batcher(lambda lines, timeout: self._insert_lines(lines, "none", timeout)),
         }
-        self._settlements: Batcher[Settlement, datetime | None] = Batcher(
+        self._settlements: Batcher[Settlement, datetime | FailedState] = Batcher(
             lambda settlements, timeout: self.settle(settlements, timeout)
         )
 
@@ -150,7 +161,7 @@ class Queue(Generic[T]):
         groups: Sequence[str] | None = None,
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
-    ) -> str:
+    ) -> ElementId:
         """Inserts an element and returns its id. Repeated after an unknown outcome, which a key makes safe."""
         key = None if idempotency_key is False else idempotency_key
         line = protocol.insert_line(
@@ -172,7 +183,7 @@ class Queue(Generic[T]):
         groups: Sequence[str] | None = None,
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
-    ) -> list[str]:
+    ) -> list[ElementId]:
         """Inserts all elements or none, and returns their ids. A key is extended to `key-0`, `key-1`, …."""
         items = list(data)
         keys = protocol.line_keys(idempotency_key, len(items))
@@ -282,7 +293,7 @@ class Queue(Generic[T]):
 
     async def settle(
         self, settlements: Sequence[Settlement], timeout: float | None
-    ) -> list[datetime | None | Exception]:
+    ) -> list[datetime | FailedState | Exception]:
         """Settles reservations of this queue in one request, or in several if the server rejects it as too large.
 
         Results are independent of each other.
@@ -303,7 +314,7 @@ class Queue(Generic[T]):
 
     async def settle_gathered(
         self, settlement: Settlement, timeout: float | None, on_abandoned: Callable[[], None] = lambda: None
-    ) -> datetime | None:
+    ) -> datetime | FailedState:
         with self._client.during():
             return await self._settlements.submit(settlement, 200, self._client.seconds_of(timeout), on_abandoned)
 
@@ -333,14 +344,13 @@ class Queue(Generic[T]):
 
     async def _send_lines(
         self, lines: Sequence[bytes], kind: protocol.KeyKind, key: str | None, timeout: float | None
-    ) -> list[str]:
+    ) -> list[ElementId]:
         response = await self._client.send(protocol.insert_request(self._path, lines, kind, key), timeout)
-        ids: list[str] = responses.document(response, "ids")["ids"]
-        return ids
+        return responses.ids_of(response, kind)
 
     async def _insert_lines(
         self, lines: Sequence[bytes], kind: protocol.KeyKind, timeout: float
-    ) -> list[str | Exception]:
+    ) -> list[ElementId | Exception]:
         """Inserts elements of several callers. A rejected element does not fail the others."""
         if not lines:
             return []
@@ -361,7 +371,7 @@ class Queue(Generic[T]):
 
     async def _insert_halves(
         self, lines: Sequence[bytes], kind: protocol.KeyKind, timeout: float
-    ) -> list[str | Exception]:
+    ) -> list[ElementId | Exception]:
         half = len(lines) // 2
         return [
             *await self._insert_lines(lines[:half], kind, timeout),
@@ -425,17 +435,20 @@ class Reservation(Element[T]):
 
     async def rollback(
         self, *, delay: float | None = None, reason: str | None = None, timeout: float | None = None
-    ) -> None:
-        """Returns the element after a failed try. `delay` defaults to the retry delay of the queue."""
-        await self._settle(Settlement("rollback", self.receipt, delay=delay, reason=reason), timeout)
+    ) -> FailedState:
+        """Returns the element after a failed try, or dead-letters it if that was the last one.
+
+        `delay` defaults to the retry delay of the queue.
+        """
+        return await self._settle(Settlement("rollback", self.receipt, delay=delay, reason=reason), timeout)
 
     async def release(self, *, timeout: float | None = None) -> None:
         """Returns the element unprocessed to its place in the queue, without counting a try."""
         await self._settle(Settlement("release", self.receipt), timeout)
 
-    async def bury(self, reason: str, *, timeout: float | None = None) -> None:
+    async def bury(self, reason: str, *, timeout: float | None = None) -> FailedState:
         """Moves the element to the dead-letter queue. If the queue has none, the element is rolled back."""
-        await self._settle(Settlement("bury", self.receipt, reason=reason), timeout)
+        return await self._settle(Settlement("bury", self.receipt, reason=reason), timeout)
 
     async def extend(self, lease: float | None = None, *, timeout: float | None = None) -> datetime:
         """Renews the lease for `lease` seconds, by default the queue's lease, and returns its new end."""
@@ -450,16 +463,16 @@ class Reservation(Element[T]):
             if self.settled:
                 raise responses.already_settled(self.id) from None
             raise
-        if until is not None:
+        if isinstance(until, datetime):
             # Only the server knows the length of the queue's lease.
             added = (until - self.lease_until).total_seconds()
             self.lease_ends_at = self.lease_ends_at + added if lease is None else now + lease
             self.lease_until = until
         return self.lease_until
 
-    async def fail(self, error: BaseException, delay: float | None = None) -> None:
+    async def fail(self, error: BaseException, delay: float | None = None) -> FailedState:
         """Settles the element after an exception: RetryLater and Bury decide how, others roll back."""
-        await self._settle(protocol.settlement_of(self.receipt, error, delay), None)
+        return await self._settle(protocol.settlement_of(self.receipt, error, delay), None)
 
     async def __aenter__(self) -> Reservation[T]:
         return self
@@ -478,7 +491,8 @@ class Reservation(Element[T]):
             # The block's exception takes precedence. The element returns to the queue when its lease ends.
             LOG.warning("Element %s was not rolled back: %s", self.id, failure)
 
-    async def _settle(self, settlement: Settlement, timeout: float | None) -> None:
+    async def _settle(self, settlement: Settlement, timeout: float | None) -> FailedState:
+        """Returns where the element is, if the settlement is a rollback or a burial."""
         if self.settled:
             raise responses.already_settled(self.id)
         self.settled = True
@@ -488,7 +502,7 @@ class Reservation(Element[T]):
             self._unknown = settlement.action
 
         try:
-            await self._queue.settle_gathered(settlement, timeout, may_be_done)
+            result = await self._queue.settle_gathered(settlement, timeout, may_be_done)
         except LeaseLostError:
             raise
         except BaseException as error:
@@ -497,3 +511,4 @@ class Reservation(Element[T]):
             if responses.may_be_done(error):
                 may_be_done()
             raise
+        return "unknown" if isinstance(result, datetime) else result

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from datetime import datetime
 from typing import Generic, TypeVar
 
 from ..errors import LeaseLostError, StoppedError, failure_of
@@ -316,8 +317,8 @@ class Worker(Generic[T]):
                     await job.commit()
                     self._listeners.emit("committed", job, time.monotonic() - started_at)
                 else:
-                    await job.fail(error, delay)
-                    self._listeners.emit(event_of(error), job, error)
+                    state = await job.fail(error, delay)
+                    self._listeners.emit(event_of(state), job, error)
                 return
             except LeaseLostError:
                 job.lost.set()
@@ -369,7 +370,7 @@ class Worker(Generic[T]):
         for job, result in zip(jobs, results):
             if isinstance(result, Exception):
                 self._lose(job)
-            elif result is not None:
+            elif isinstance(result, datetime):
                 job.lease_ends_at = now + self._lease
                 job.lease_until = result
 
