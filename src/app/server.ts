@@ -26,6 +26,7 @@ import { Searches } from '../operations/search.ts';
 import { makeSandbox, type SelectorSandbox } from '../sandbox/sandbox.ts';
 import type { SessionServer } from '../session/server.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
+import { InputTurns } from '../util/input-turns.ts';
 import { isRecord } from '../util/is-record.ts';
 import type { LeveledLog } from '../util/log.ts';
 import { maskUrl } from '../util/mask.ts';
@@ -256,7 +257,7 @@ export class Server implements Service {
     const searches = new Searches({ sandbox, clock, selectors: config.selectors === 'on' });
     const operations = new BulkOperations({ ...this.#parts, broker, searches, userNamed, exchanges });
     await this.#startParts(operations);
-    const shared = { broker, authenticator, clock, log, version };
+    const shared = { broker, authenticator, clock, log, version, inputTurns: new InputTurns() };
     const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();
     for (const name of ['stomp', 'amqp'] as const) {

@@ -72,6 +72,7 @@ export class HttpCall {
     this.request = request;
     this.response = response;
     this.connection = front.connectionOf(request.socket);
+    request.call = this;
     this.isRead = request.method === 'GET' || request.method === 'HEAD';
   }
 

@@ -7,13 +7,14 @@ import type { User } from '../access/user.ts';
 import { malformedRequest, overloaded, QuaysideError, shuttingDown } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
 import { Histogram } from '../util/histogram.ts';
+import { InputTurns } from '../util/input-turns.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
 import { checkAccess, HttpCall, UNMATCHED } from './call.ts';
-import { HttpConnection } from './connection.ts';
+import { HttpConnection, type InputLoad } from './connection.ts';
 import { routeNotFound, unauthorized, upgradeRequired } from './errors.ts';
 import { type RequestHead, rareHeader, readHead } from './head.ts';
 import { RequestLimits } from './limits.ts';
@@ -43,6 +44,9 @@ const MAX_WAITING_READS = 100;
  */
 const MAX_ANONYMOUS_REQUESTS = 10;
 
+/** How long the parsers of connections do not read by themselves after a client had to wait, ms. */
+const HIGH_LOAD_MS = 2_000;
+
 /** The property of a socket that has its `HttpConnection`. */
 const CONNECTION = Symbol('connection');
 
@@ -69,10 +73,11 @@ export class Front {
   readonly #anonymousRequests = new Map<HttpConnection, number>();
   /** See `respondInTurn`. */
   readonly #pendingResponses: (() => void)[] = [];
-  /** Open connections with a request. */
+  /** Open connections. */
   readonly #connections = new Set<HttpConnection>();
   readonly #connectionLimit: UserLimit;
   readonly #foreignPageLines: LineLimit;
+  readonly #load: InputLoad;
   /** Set once the server stops: each later response closes its connection. */
   isClosing = false;
   #failures = 0;
@@ -80,6 +85,7 @@ export class Front {
   /** @param table of routes */
   constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
+    this.#load = this.#observeLoad(parts.inputTurns ?? new InputTurns());
     this.nodeLists = new NodeLists(parts);
     this.#connectionLimit = connectionLimit('HTTP', parts.options.maxSockets);
     const secured = (lines: string) => (parts.options.tls === null ? lines : lines + HSTS);
@@ -103,11 +109,29 @@ export class Front {
     this.parts.events.drain();
   }
 
+  #observeLoad(turns: InputTurns): InputLoad {
+    const { clock } = this.parts;
+    const connections = this.#connections;
+    let notedAt = Number.NEGATIVE_INFINITY;
+    return {
+      turns,
+      clock,
+      get isHigh() {
+        return clock.monotonic() - notedAt < HIGH_LOAD_MS;
+      },
+      note() {
+        if (!this.isHigh) for (const connection of connections) connection.meter();
+        notedAt = clock.monotonic();
+      },
+    };
+  }
+
   /** The connection of a socket; a new one at its first request. */
   connectionOf(socket: Duplex & { [CONNECTION]?: HttpConnection }): HttpConnection {
     const known = socket[CONNECTION];
     if (known !== undefined) return known;
-    const connection = new HttpConnection(socket);
+    const connection = new HttpConnection(socket, this.#load);
+    if (this.#load.isHigh) connection.meter();
     socket[CONNECTION] = connection;
     this.#connections.add(connection);
     socket.once('close', () => {
@@ -134,10 +158,12 @@ export class Front {
   readonly handle = (request: HttpRequest, response: HttpResponse): void => {
     const call = new HttpCall(this, request, response);
     if (this.parts.options.logsAccess) this.#logAccess(call);
-    if (call.connection.countedFor === null && this.#isExcessive(call)) return;
-    const { tracer } = this.parts;
-    if (tracer === undefined) this.#admit(call);
-    else traceRequest(call, tracer, () => this.#admit(call));
+    call.connection.startInTurn(() => {
+      if (call.connection.countedFor === null && this.#isExcessive(call)) return;
+      const { tracer } = this.parts;
+      if (tracer === undefined) this.#admit(call);
+      else traceRequest(call, tracer, () => this.#admit(call));
+    });
   };
 
   /**
@@ -182,7 +208,7 @@ export class Front {
     call.response.once('socket', () => {
       connection.waitingReads -= 1;
       // Node is still assigning the socket, and would mistake a response that is written now for a buffered one.
-      queueMicrotask(() => withinSpan(call, start));
+      queueMicrotask(() => connection.startInTurn(() => withinSpan(call, start)));
     });
   }
 
@@ -213,6 +239,7 @@ export class Front {
   upgrade(request: HttpRequest, socket: Socket, head: Buffer): void {
     // Node does not handle errors of a socket that it hands over, and clients may reset the connection.
     socket.on('error', () => socket.destroy());
+    this.connectionOf(socket).handOver();
     // Responses to earlier requests on this connection would be written between the frames.
     if ((socket as Socket & { _httpMessage?: ServerResponse | null })._httpMessage) {
       socket.destroy();

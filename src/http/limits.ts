@@ -3,7 +3,7 @@ import { LIMITS } from '../model/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import type { HttpCall } from './call.ts';
-import { bodyTooLong, OWN_TIME_LIMIT, requestTimeout, UNCOUNTED_BYTES, useBody } from './request.ts';
+import { bodyTooLong, requestTimeout, UNCOUNTED_BYTES, useBody } from './request.ts';
 
 /** Listings of one user that may wait for an earlier one; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
@@ -152,8 +152,8 @@ export class RequestLimits {
       return;
     }
     const { name } = call.user;
-    const { socket } = call.request;
-    OWN_TIME_LIMIT.add(socket);
+    const { connection } = call;
+    connection.hasOwnTimeLimit = true;
     try {
       await this.#largeBodies.run(name, async () => {
         const cancel = clock.after(options.requestTimeoutMs, () => call.fail(requestTimeout()));
@@ -164,7 +164,7 @@ export class RequestLimits {
         if (result !== null) await finish?.(result);
       });
     } finally {
-      OWN_TIME_LIMIT.delete(socket);
+      connection.hasOwnTimeLimit = false;
     }
   }
 

@@ -11,6 +11,7 @@ import type { BulkOperations } from '../operations/operations.ts';
 import type { Searches } from '../operations/search.ts';
 import type { Tracer } from '../tracing/tracer.ts';
 import type { Clock } from '../util/clock.ts';
+import type { InputTurns } from '../util/input-turns.ts';
 import type { LeveledLog } from '../util/log.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
@@ -118,6 +119,8 @@ export interface HttpParts {
   readonly version: string;
   /** Creates a span for each request; undefined if tracing is off. */
   readonly tracer?: Tracer;
+  /** Those of all front ends; not given: this one has its own. */
+  readonly inputTurns?: InputTurns;
   /** Paths on which a connection may become a WebSocket; not given: none. */
   readonly upgrades?: ReadonlyMap<string, UpgradeHandler>;
 }

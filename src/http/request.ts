@@ -1,6 +1,5 @@
 import { isUtf8 } from 'node:buffer';
 import type { Socket } from 'node:net';
-import type { Duplex } from 'node:stream';
 import { bodyTooLarge, QuaysideError } from '../model/errors.ts';
 import { BytePieces } from '../util/byte-pieces.ts';
 import type { Clock } from '../util/clock.ts';
@@ -29,9 +28,6 @@ const DISCARDED_SMALL_CHUNKS = 256;
 /** Fewer bytes than a network packet has. */
 const SMALL_CHUNK = 512;
 
-/** Connections whose request has a time limit of its own, so that Node's for a whole request does not apply. */
-export const OWN_TIME_LIMIT = new WeakSet<Duplex>();
-
 /**
  * Receives a body; null: it exceeds the limit. Not called if the client disconnects before the end of the body.
  * @returns a promise, if the body is in memory until that settles
@@ -49,11 +45,15 @@ type OnBody = (body: Buffer | null) => unknown;
  * limit.
  */
 export class HttpRequest extends IncomingMessage {
+  /** The call that this request starts; null if its connection is about to be closed. */
+  call: HttpCall | null = null;
   #state: 'unclaimed' | 'claimed' | 'chunked' | 'discarded' = 'unclaimed';
   #firstChunk: Buffer | null = null;
   /** All chunks, if there are several. */
   #allChunks: BytePieces | null = null;
   #size = 0;
+  /** Bytes of the body that were parsed. */
+  #parsed = 0;
   #discardedSmallChunks = 0;
   #limit = 0;
   #isComplete = false;
@@ -68,6 +68,11 @@ export class HttpRequest extends IncomingMessage {
     (this as unknown as { _consuming: boolean })._consuming = true;
   }
 
+  /** How many bytes of the body have not been parsed yet, if its length is declared; otherwise 0. */
+  get bytesLeft(): number {
+    return this.#isComplete ? 0 : Math.max(0, (this.call?.head.contentLength ?? 0) - this.#parsed);
+  }
+
   /** Called by the parser only. Returns false to pause the socket. */
   override push(chunk: Buffer | null): boolean {
     if (chunk === null) {
@@ -77,9 +82,13 @@ export class HttpRequest extends IncomingMessage {
       return true;
     }
     this.#size += chunk.length;
+    this.#parsed += chunk.length;
     if (this.#state === 'discarded') {
       this.#firstChunk = null;
-      if (chunk.length < SMALL_CHUNK) this.#discardedSmallChunks += 1;
+      if (chunk.length < SMALL_CHUNK) {
+        this.#discardedSmallChunks += 1;
+        this.call?.connection.countChunk();
+      }
       if (this.#size > DISCARDED_BYTES || this.#discardedSmallChunks > DISCARDED_SMALL_CHUNKS) {
         stopParser(this.socket);
         this.socket.destroy();
@@ -90,6 +99,7 @@ export class HttpRequest extends IncomingMessage {
       this.#overflow();
       return true;
     }
+    if (this.#firstChunk !== null && chunk.length < SMALL_CHUNK) this.call?.connection.countChunk();
     if (this.#allChunks !== null) this.#allChunks.append(chunk);
     else if (this.#firstChunk === null) this.#firstChunk = chunk;
     else {
@@ -122,9 +132,11 @@ export class HttpRequest extends IncomingMessage {
   async *chunks(clock: Clock, maxIdleMs: number): AsyncGenerator<Buffer, void, undefined> {
     this.#state = 'chunked';
     const { socket } = this;
+    const connection = this.call?.connection;
+    if (connection === undefined) return;
     const wake = (): void => this.#onChunk?.();
     socket.once('close', wake);
-    OWN_TIME_LIMIT.add(socket);
+    connection.hasOwnTimeLimit = true;
     try {
       while (this.#state === 'chunked') {
         const chunk = this.#takeChunks();
@@ -139,7 +151,7 @@ export class HttpRequest extends IncomingMessage {
         }
       }
     } finally {
-      OWN_TIME_LIMIT.delete(socket);
+      connection.hasOwnTimeLimit = false;
       this.#onChunk = null;
       socket.off('close', wake);
     }

@@ -22,7 +22,7 @@ import { errorResponse } from './errors.ts';
 import { Front } from './front.ts';
 import { createServer, HttpResponse } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
-import { HttpRequest, OWN_TIME_LIMIT, requestTimeout } from './request.ts';
+import { HttpRequest, requestTimeout } from './request.ts';
 import { headerLines, METHODS, type Method, type Route, type Router } from './route.ts';
 import { routeTable } from './routes/table.ts';
 
@@ -117,11 +117,11 @@ export class HttpServer implements Service {
       socket.on('close', () => this.#sockets.delete(socket));
     });
     const { tls } = this.#parts.options;
-    // Node reads the address of a peer at its first use, and remembers it. A closed connection has none any more.
-    server.on(
-      tls === null ? 'connection' : 'secureConnection',
-      (socket: Socket) => void socket.remoteAddress,
-    );
+    server.on(tls === null ? 'connection' : 'secureConnection', (socket: Socket) => {
+      // Node reads the address of a peer at its first use, and remembers it. A closed connection has none any more.
+      void socket.remoteAddress;
+      front.connectionOf(socket);
+    });
     if (tls !== null) this.#watchUnused(server);
   }
 
@@ -216,7 +216,7 @@ interface ParserError extends Error {
 /** Responds to bytes that are not a request, or to a request that did not arrive in time. */
 function respondToUnreadable(thrown: Error, socket: Duplex, front: Front): void {
   const error = thrown as ParserError;
-  if (error.code === TIMED_OUT && OWN_TIME_LIMIT.has(socket)) return;
+  if (error.code === TIMED_OUT && front.connectionOf(socket).hasOwnTimeLimit) return;
   // Any other error is a broken connection or a failed TLS handshake: the client could not read a response.
   const isProtocolError = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
   if (!isProtocolError) {
@@ -247,6 +247,7 @@ function endInTurn(socket: Duplex, error: QuaysideError, lines: string): void {
 function rejectTunnel(socket: Duplex, front: Front): void {
   // Node has released this socket, and no longer handles its errors.
   socket.on('error', () => socket.destroy());
+  front.connectionOf(socket).handOver();
   front.connectionOf(socket).markUnreadable();
   endInTurn(socket, unknownMethod('CONNECT', METHODS), front.inertLines);
 }

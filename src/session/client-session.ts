@@ -551,8 +551,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #advance(): void {
     if (this.#isAdvancing) return;
     const { clock } = this;
-    const { frameTurns } = this.#server;
-    if (this.#pauses === 0 && !this.isEnding && frameTurns.isUsedUp) {
+    const { inputTurns } = this.#server;
+    if (this.#pauses === 0 && !this.isEnding && inputTurns.isUsedUp) {
       this.#yieldToOthers();
       return;
     }
@@ -570,7 +570,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#isAdvancing = false;
     if (!this.isEnding) this.guard(() => this.endTurn());
     const endedAt = clock.monotonic();
-    frameTurns.count(endedAt - advancedAt);
+    inputTurns.count(endedAt - advancedAt);
     if (this.isEnding) return;
     this.#busyMs = endedAt - startedAt;
     if (this.#busyMs >= MAX_TURN_MS) this.#yieldToOthers();
@@ -584,7 +584,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #yieldToOthers(): void {
     this.#busyMs = 0;
     this.setPause(PAUSE.turn, true);
-    this.#server.frameTurns.wait(this.owner, () => this.setPause(PAUSE.turn, false));
+    this.#server.inputTurns.wait(this.owner, () => this.setPause(PAUSE.turn, false));
   }
 
   #workChanged(): void {

@@ -12,7 +12,7 @@ import type { Broker } from '../broker/broker.ts';
 import { overloaded, shuttingDown } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
-import { Fifo } from '../util/fifo.ts';
+import { InputTurns } from '../util/input-turns.ts';
 import { ExcessConnections, LineLimit } from '../util/line-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
@@ -77,6 +77,8 @@ export interface SessionDependencies<Options extends SessionOptions = SessionOpt
   readonly clock: Clock;
   /** Version of the program, which is shown to clients. */
   readonly version: string;
+  /** Those of all front ends; not given: this one has its own. */
+  readonly inputTurns?: InputTurns;
 }
 
 /** How a protocol runs over WebSocket. */
@@ -122,7 +124,8 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
   /** Limits the logged-in connections of each user. */
   readonly logins: UserLimit;
   readonly lineLimits: LineLimits;
-  readonly frameTurns = new FrameTurns();
+  /** Divides the time for input among the clients of all front ends. */
+  readonly inputTurns: InputTurns;
   readonly #protocol: string;
   readonly #server: Server;
   /** Does the TLS handshakes of connections that `#server` accepts, and does not listen itself; null without TLS. */
@@ -145,6 +148,7 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
     this.log = log;
     this.clock = clock;
     this.version = dependencies.version;
+    this.inputTurns = dependencies.inputTurns ?? new InputTurns();
     this.#protocol = protocol;
     this.#startedAt = clock.now().toString(36);
     this.lineLimits = {
@@ -350,79 +354,6 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
     const { forbidden, beforeLogin, failures } = this.lineLimits;
     for (const limit of [forbidden, beforeLogin, failures]) limit.flush();
     this.#excess.flush();
-  }
-}
-
-/** How long the frames of all clients may take in one turn of the event loop, ms; then further clients wait. */
-const MAX_FRAMES_MS = 20;
-/** The same for clients that have waited; the last one may exceed it. */
-const MAX_WAITED_MS = 5;
-
-/**
- * The order in which clients continue whose frames have taken long, or arrived after those of others had taken long in
- * the same turn of the event loop. Few do so in each turn: if all did, everything else would wait as many times longer
- * as there are such clients. Users take turns, however many clients they have.
- */
-class FrameTurns {
-  /** By user, in the order of their turns. */
-  readonly #waiting = new Map<string, Fifo<() => void>>();
-  /** How long frames have taken in this turn of the event loop. Less than 1 ms may be of earlier turns. */
-  #usedMs = 0;
-  #isResetPlanned = false;
-  #isNextPlanned = false;
-
-  /** Whether clients whose frames arrive now have to wait. */
-  get isUsedUp(): boolean {
-    return this.#usedMs >= MAX_FRAMES_MS;
-  }
-
-  /** Counts the time that frames took, or will take. */
-  count(ms: number): void {
-    this.#usedMs += ms;
-    // Not after each frame: an immediate costs a turn of the event loop.
-    if (this.#isResetPlanned || this.#usedMs < 1) return;
-    this.#isResetPlanned = true;
-    setImmediate(() => {
-      this.#isResetPlanned = false;
-      this.#usedMs = 0;
-    });
-  }
-
-  /** Calls `proceed` when other clients have been served. @param user '' before the login */
-  wait(user: string, proceed: () => void): void {
-    let ofUser = this.#waiting.get(user);
-    if (ofUser === undefined) {
-      ofUser = new Fifo();
-      this.#waiting.set(user, ofUser);
-    }
-    ofUser.push(proceed);
-    this.#planNext();
-  }
-
-  #planNext(): void {
-    if (this.#isNextPlanned) return;
-    this.#isNextPlanned = true;
-    setImmediate(this.#next);
-  }
-
-  readonly #next = (): void => {
-    this.#isNextPlanned = false;
-    this.#usedMs = 0;
-    // Clients that wait again while this runs are not served twice.
-    let left = 0;
-    for (const { length } of this.#waiting.values()) left += length;
-    for (; left > 0 && this.#usedMs < MAX_WAITED_MS; left -= 1) this.#shift()?.();
-    if (this.#waiting.size > 0) this.#planNext();
-  };
-
-  #shift(): (() => void) | undefined {
-    const [first] = this.#waiting;
-    if (first === undefined) return undefined;
-    const [user, ofUser] = first;
-    this.#waiting.delete(user);
-    const proceed = ofUser.shift();
-    if (ofUser.length > 0) this.#waiting.set(user, ofUser);
-    return proceed;
   }
 }
 

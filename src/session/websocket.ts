@@ -3,6 +3,8 @@ import { Duplex } from 'node:stream';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { invalidParameter } from '../model/errors.ts';
 import { wrongMember } from '../model/members.ts';
+import type { Clock } from '../util/clock.ts';
+import type { InputTurns } from '../util/input-turns.ts';
 import { quote } from '../util/quote.ts';
 import { type UpgradeHandler, type UpgradeRequest, WEB_SOCKET_VERSION } from '../util/upgrade.ts';
 import { LOGIN_BYTES } from './client-session.ts';
@@ -32,8 +34,6 @@ const CONTROL_HEAD_BYTES = 6;
 const MAX_CONTROL_BYTES = CONTROL_HEAD_BYTES + 125;
 /** Messages and control frames after which other clients are served. One turn of the event loop may read 300,000. */
 const MAX_TURN_FRAMES = 4096;
-/** How long a client that continues after these counts as taking, ms: `ws` parses whole chunks. */
-const CHUNK_MS = 5;
 /** Pings of a client that does not read are not answered while more bytes than this wait for it. */
 const MAX_PONG_BACKLOG = 64 * 1024;
 const NORMAL_CLOSURE = 1000;
@@ -107,7 +107,8 @@ class WebSocketStream extends Duplex implements ClientSocket {
   readonly #countLogin: (user: string) => void;
   /** '' before the login. */
   #user = '';
-  readonly #turns: SessionServer['frameTurns'];
+  readonly #turns: InputTurns;
+  readonly #clock: Clock;
   /** Maximum bytes received for one message, including overhead. */
   readonly #maxBytes: number;
   #loginBytes: number | null = LOGIN_BYTES * LOGIN_OVERHEAD;
@@ -127,11 +128,12 @@ class WebSocketStream extends Duplex implements ClientSocket {
   constructor(
     webSocket: WebSocket,
     { socket: transport, onLogin }: UpgradeRequest,
-    { webSocket: { usesText }, frameTurns }: SessionServer,
+    { webSocket: { usesText }, inputTurns, clock }: SessionServer,
     maxMessageBytes: number,
   ) {
     super();
-    this.#turns = frameTurns;
+    this.#turns = inputTurns;
+    this.#clock = clock;
     this.transport = transport;
     this.#webSocket = webSocket;
     this.#usesText = usesText;
@@ -154,13 +156,33 @@ class WebSocketStream extends Duplex implements ClientSocket {
       this.#passOn();
       this.push(null);
     });
-    // The listener of `ws` was added first, so it has parsed a chunk before the chunk is counted here.
-    transport.on('data', (bytes: Buffer) => {
+    const [parse] = transport.listeners('data') as ((bytes: Buffer) => void)[];
+    if (parse !== undefined) this.#parseInTurn(parse);
+  }
+
+  /** @param parse the listener of `ws`, which parses whole chunks: 10,000 fragments take 10 ms */
+  #parseInTurn(parse: (bytes: Buffer) => void): void {
+    const { transport } = this;
+    const turns = this.#turns;
+    transport.off('data', parse);
+    const onData = (bytes: Buffer): void => {
+      if (turns.isUsedUp) this.#yieldToOthers();
+      if (this.#isYielding) {
+        transport.pause();
+        transport.unshift(bytes);
+        return;
+      }
+      const startedAt = this.#clock.monotonic();
+      parse.call(transport, bytes);
+      turns.count(this.#clock.monotonic() - startedAt);
       this.#passOn();
       this.#countBytes(bytes.length);
       this.#answerPing();
       if (this.#framesSinceYield >= MAX_TURN_FRAMES) this.#yieldToOthers();
-    });
+    };
+    transport.on('data', onData);
+    // Then `ws` reads the rest itself.
+    transport.prependListener('close', () => transport.off('data', onData));
   }
 
   /** Lifts the limit on bytes before the login. */
@@ -237,8 +259,10 @@ class WebSocketStream extends Duplex implements ClientSocket {
     this.#webSocket.pause();
     this.#turns.wait(this.#user, () => {
       this.#isYielding = false;
-      this.#turns.count(CHUNK_MS);
-      if (this.readableLength < this.readableHighWaterMark) this.#webSocket.resume();
+      if (this.readableLength >= this.readableHighWaterMark) return;
+      this.#webSocket.resume();
+      // Emits what was read before, so that it is parsed in this turn and not with that of all others that continue.
+      this.transport.read();
     });
   }
 

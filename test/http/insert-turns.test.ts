@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import { type HeldInserts, holdInserts } from '../support/held-inserts.ts';
 import { jsonOf, type QueueClient } from '../support/http-client.ts';
 import { collectGarbage } from '../support/memory.ts';
+import { longestTurn } from '../support/turns.ts';
 import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -105,24 +106,11 @@ describe('An insert of many', () => {
     const head = `\r\n--b\r\n${'a:\r\n'.repeat(3_900)}\r\n`;
     const body = `${head.repeat(400)}\r\n--b--\r\n`;
     await collectGarbage();
-    // Processor time, not elapsed time: on a busy machine this thread may wait arbitrarily long.
-    const before = process.threadCpuUsage();
-    let turn = before;
-    let [longest, isRead] = [0, false];
-    const onTurn = (): void => {
-      longest = Math.max(longest, sumOf(process.threadCpuUsage(turn)));
-      turn = process.threadCpuUsage();
-      if (!isRead) setImmediate(onTurn);
-    };
-    setImmediate(onTurn);
-    const answer = await harness().client().insertMany('N', 'heads', body, 'multipart/mixed; boundary=b');
-    isRead = true;
-    assert.equal(jsonOf<{ ids: string[] }>(answer).ids.length, 400);
-    const share = longest / sumOf(process.threadCpuUsage(before));
+    const share = await longestTurn(async () => {
+      const type = 'multipart/mixed; boundary=b';
+      const answer = await harness().client().insertMany('N', 'heads', body, type);
+      assert.equal(jsonOf<{ ids: string[] }>(answer).ids.length, 400);
+    });
     assert.ok(share < 0.25, `one turn of the event loop took ${share} of the time`);
   });
 });
-
-function sumOf({ user, system }: NodeJS.CpuUsage): number {
-  return user + system;
-}

@@ -55,12 +55,12 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a get waits on a connection that is no longer read, and takes an element for a client that disconnected',
     suite: 'HTTP pipelining',
-    edits: edit('http/connection.ts', 'if (socket.isPaused()) this.waitingCall?.onPause?.();', ''),
+    edits: edit('http/connection.ts', 'if (this.isPaused) this.waitingCall?.onPause?.();', ''),
   },
   {
     name: 'a get starts to wait on a connection that is not read',
     suite: 'HTTP pipelining',
-    edits: edit('http/routes/takes.ts', '  if (request.socket.isPaused()) throw inputPaused();\n', ''),
+    edits: edit('http/routes/takes.ts', '  if (connection.isPaused) throw inputPaused();\n', ''),
   },
   {
     name: 'a client that half-closes is disconnected',
@@ -108,6 +108,11 @@ export const HTTP: readonly Mutant[] = [
     name: 'requests behind the last one that is handled without a login are still parsed',
     suite: 'HTTP pipelining',
     edits: edit('http/front.ts', 'connection.stopParsing(error);', ''),
+  },
+  {
+    name: 'connections that pipeline wait for their turn in one line for all users',
+    suite: 'HTTP input',
+    edits: edit('http/connection.ts', "wait(this.countedFor ?? '', ", "wait('', "),
   },
   {
     name: 'a parser that skipped a body skips those of later connections',

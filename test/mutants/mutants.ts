@@ -228,6 +228,7 @@ export const SUITES = {
   'HTTP exchanges': { files: ['test/http/exchanges.test.ts'], pattern: null },
   'HTTP small chunks': { files: ['test/http/limits.test.ts'], pattern: 'chunks of one byte' },
   'HTTP pipelining': { files: ['test/http/pipelining.test.ts'], pattern: null },
+  'HTTP input': { files: ['test/http/input-turns.test.ts'], pattern: null },
   'HTTP bodies': { files: ['test/http/limits.test.ts'], pattern: 'Bodies over the limit|Bodies of one user' },
   'HTTP half-closed': { files: ['test/http/half-closed.test.ts'], pattern: null },
   'HTTP framing': { files: ['test/http/smuggling.test.ts'], pattern: null },

@@ -163,12 +163,18 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'all clients that send at once execute frames in one turn of the event loop',
     suite: 'turns of sessions',
-    edits: shared('server.ts', 'const MAX_FRAMES_MS = 20;', 'const MAX_FRAMES_MS = Infinity;'),
+    edits: [
+      {
+        file: 'src/util/input-turns.ts',
+        search: 'const MAX_INPUT_MS = 20;',
+        replace: 'const MAX_INPUT_MS = Infinity;',
+      },
+    ],
   },
   {
     name: 'a client waits for all clients of another user that wait',
     suite: 'turns of sessions',
-    edits: shared('client-session.ts', 'frameTurns.wait(this.owner, ', "frameTurns.wait('', "),
+    edits: shared('client-session.ts', 'inputTurns.wait(this.owner, ', "inputTurns.wait('', "),
   },
   {
     name: 'a session that does not read misses heart-beats',

@@ -13,6 +13,7 @@ import { basic } from '../http/harness.ts';
 import { StompNode, type StompNodeOptions, TestAuthenticator } from '../stomp/node.ts';
 import { makeCertificate } from '../support/certificate.ts';
 import { SlowAuthenticator } from '../support/session-node.ts';
+import { longestTurn } from '../support/turns.ts';
 import { until } from '../support/until.ts';
 import { startWebSocketPort, type WebSocketPortOptions } from '../support/web-socket-port.ts';
 
@@ -339,6 +340,23 @@ describe('STOMP over WebSocket', () => {
       assert.deepEqual(bodies, ['other', 'busy']);
     });
   }
+
+  it('serves others while many clients send empty fragments before their login', async () => {
+    await start();
+    const sockets = await Promise.all(Array.from({ length: 200 }, async () => (await ask()).socket));
+    node.clock.monotonic = () => performance.now();
+    const fragment = Buffer.from([0, 0x80, 0, 0, 0, 0]);
+    const login = message('CONNECT\naccept-version:1.2\nlogin:test\npasscode:test\n\n\0', 0);
+    const bytes = Buffer.concat([...Array<Buffer>(5_000).fill(fragment), login]);
+    bytes[0] = 1;
+    const share = await longestTurn(async () => {
+      for (const socket of sockets) socket.write(bytes);
+      for (const socket of sockets) {
+        assert.match((await frameOf(socket)).payload.toString(), /^CONNECTED\n/);
+      }
+    });
+    assert.ok(share < 0.3, `one turn of the event loop took ${share} of the time`);
+  });
 
   it('passes on together the messages that arrive together: each of them alone took several times as long', async (t) => {
     await start();

@@ -564,10 +564,10 @@ class Take implements Sink, WaitingCall {
  * @throws QuaysideError `malformed-request` if the client closed its half of the connection, `overloaded` if the server
  * could not notice that because it does not read
  */
-function isGone({ request, connection, isGone }: HttpCall): boolean {
+function isGone({ connection, isGone }: HttpCall): boolean {
   if (isGone) return true;
   if (connection.hasInputEnded) throw connection.inputEnded();
-  if (request.socket.isPaused()) throw inputPaused();
+  if (connection.isPaused) throw inputPaused();
   return false;
 }
 

@@ -1,0 +1,184 @@
+import assert from 'node:assert/strict';
+import { after, describe, it } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
+import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import { SILENT_LOG } from '../support/broker.ts';
+import { queuePath } from '../support/http-client.ts';
+import { longestTurn } from '../support/turns.ts';
+import { basic, Harness, sharedHarness, statusOf } from './harness.ts';
+import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
+
+const USERS: readonly UserDefinition[] = ['flood', 'honest'].map((name) => ({
+  name,
+  password: name,
+  rights: null,
+}));
+
+const opened: Harness[] = [];
+after(() => Promise.all(opened.map((harness) => harness.close())));
+
+/** A server for whose clock each request takes half a millisecond. */
+async function slowServer(): Promise<{
+  harness: Harness;
+  started: Map<string, number>;
+  total: () => number;
+}> {
+  const started = new Map<string, number>();
+  let total = 0;
+  const harness = await Harness.start({
+    users: USERS,
+    authenticator: ({ clock }) => {
+      const accounts = readAccounts(USERS, ['N']);
+      const authenticator = new PasswordAuthenticator({ accounts, clock, log: SILENT_LOG });
+      const recall = authenticator.recall.bind(authenticator);
+      authenticator.recall = (authorization) => {
+        total += 1;
+        started.set(authorization, (started.get(authorization) ?? 0) + 1);
+        return recall(authorization);
+      };
+      return authenticator;
+    },
+  });
+  opened.push(harness);
+  for (const { name } of USERS) await harness.client(`${name}:${name}`).namespaces();
+  harness.opened.clock.monotonic = () => total / 2;
+  return { harness, started, total: () => total };
+}
+
+/** Connections of a user on which there was a request. */
+async function connectionsOf(harness: Harness, user: string, count: number): Promise<RawConnection[]> {
+  const connections = await Promise.all(
+    Array.from({ length: count }, () => RawConnection.open(harness.port)),
+  );
+  for (const connection of connections) connection.send(get(user));
+  await Promise.all(connections.map((connection) => connection.answers(1)));
+  return connections;
+}
+
+/** Resolves at the end of the first turn of the event loop in which `isTrue` returns true. */
+async function untilTurn(isTrue: () => boolean): Promise<void> {
+  while (!isTrue()) await nextTurn();
+}
+
+function get(user: string): Buffer {
+  return rawRequest(['GET /q HTTP/1.1', 'Host: test', `Authorization: ${basic(user, user)}`]);
+}
+
+function put(user: string, queue: string, body: string): Buffer {
+  return rawRequest(
+    [
+      `PUT ${queuePath('N', queue)} HTTP/1.1`,
+      'Host: test',
+      `Authorization: ${basic(user, user)}`,
+      `Content-Length: ${body.length}`,
+    ],
+    body,
+  );
+}
+
+describe('Pipelined requests of many connections', () => {
+  it('are started for some 20 ms in one turn of the event loop, and all are answered in order', async () => {
+    const { harness, total } = await slowServer();
+    const connections = await connectionsOf(harness, 'flood', 20);
+    const before = total();
+    const count = 100;
+    const all = before + connections.length * count;
+    const turns: number[] = [];
+    let last = before;
+    const countTurn = (): void => {
+      turns.push(total() - last);
+      last = total();
+      if (last < all) setImmediate(countTurn);
+    };
+    setImmediate(countTurn);
+    const bodies = Array.from({ length: count }, (_, i) => `body ${i}`);
+    for (const [i, connection] of connections.entries()) {
+      connection.send(Buffer.concat(bodies.map((body) => put('flood', `q${i}`, body))));
+    }
+    for (const connection of connections) {
+      const answers = (await connection.answers(count + 1)).slice(1);
+      assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([200]));
+      assert.equal(answers.length, count);
+    }
+    // 20 ms of clients that have not waited, after 5 ms of one that has. The counter may count the ends of two turns
+    // together.
+    assert.ok(Math.max(...turns) <= 120, `${Math.max(...turns)} requests were started in one turn`);
+    const client = harness.client('honest:honest');
+    for (const body of bodies) assert.equal((await client.get('N', 'q7')).body.toString(), body);
+  });
+
+  it('delay the requests of another user by a few of them only', async () => {
+    const { harness, started } = await slowServer();
+    const flood = await connectionsOf(harness, 'flood', 30);
+    const [honest, waiting] = await connectionsOf(harness, 'honest', 2);
+    const floodLogin = basic('flood', 'flood');
+    const before = started.get(floodLogin) ?? 0;
+    for (const connection of flood) {
+      connection.send(Buffer.concat(Array.from({ length: 100 }, () => get('flood'))));
+    }
+    const honestLogin = basic('honest', 'honest');
+    const honestBefore = started.get(honestLogin) ?? 0;
+    honest?.send(get('honest'));
+    const login = `Authorization: ${honestLogin}`;
+    waiting?.send(rawRequest([`GET ${queuePath('N', 'empty')} HTTP/1.1`, 'Host: test', login]));
+    await untilTurn(() => (started.get(honestLogin) ?? 0) > honestBefore);
+    const startedBefore = (started.get(floodLogin) ?? 0) - before;
+    assert.ok(startedBefore <= 200, `${startedBefore} requests were started before that of another user`);
+    for (const connection of flood) assert.equal((await connection.answers(101)).length, 101);
+    await harness.waiting(1);
+    await harness.client('honest:honest').insert('N', 'empty', 'later');
+    assert.equal((await waiting?.answers(2))?.[1]?.body, 'later');
+  });
+
+  it('are answered even if their client closes its sending side at once', async () => {
+    const { harness } = await slowServer();
+    const connections = await connectionsOf(harness, 'flood', 4);
+    for (const connection of connections) {
+      connection.socket.end(Buffer.concat(Array.from({ length: 100 }, () => get('flood'))));
+    }
+    for (const connection of connections) assert.equal((await connection.untilClosed()).length, 101);
+  });
+
+  it('leave the parsers of closed connections usable for later ones', async () => {
+    const { harness, total } = await slowServer();
+    const connections = await connectionsOf(harness, 'flood', 4);
+    const before = total();
+    for (const connection of connections) {
+      connection.send(Buffer.concat(Array.from({ length: 100 }, () => get('flood'))));
+    }
+    for (const { socket } of connections) socket.resetAndDestroy();
+    const later = await connectionsOf(harness, 'honest', 8);
+    for (const connection of later) {
+      connection.send(Buffer.concat([get('honest'), get('honest')]));
+      assert.equal((await connection.answers(3)).length, 3);
+    }
+    assert.ok(total() >= before);
+  });
+});
+
+describe('Bodies in chunks of one byte', () => {
+  const harness = sharedHarness();
+
+  it('serve other requests while they are read, however many connections send them, and are stored unchanged', async () => {
+    const connections = await Promise.all(
+      Array.from({ length: 20 }, () => RawConnection.open(harness().port)),
+    );
+    const body = Array.from({ length: 9000 }, (_, i) => String(i % 10)).join('');
+    const chunks = [...body].map((byte) => `1\r\n${byte}\r\n`).join('');
+    const head = ['PUT /q/N/chunks HTTP/1.1', 'Host: test', AUTHORIZATION, 'Transfer-Encoding: chunked'];
+    const bytes = rawRequest([...head, 'Connection: close'], `${chunks}0\r\n\r\n`);
+    const share = await longestTurn(async () => {
+      for (const connection of connections) connection.send(bytes);
+      for (const connection of connections) {
+        const [answer] = await connection.untilClosed();
+        assert.equal(answer?.status, 200);
+      }
+    });
+    assert.ok(share < 0.25, `one turn of the event loop took ${share} of the time`);
+    assert.equal((await statusOf(harness(), 'chunks')).size, connections.length);
+    for (const _ of connections) {
+      assert.equal((await harness().client().get('N', 'chunks')).body.toString(), body);
+    }
+  });
+});
