@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
+import { unknownOutcome } from '../../src/engine/calls.ts';
 import type { Reply } from '../../src/engines/redis/client/connection.ts';
 import { newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
@@ -163,6 +164,20 @@ describe('Batches of the Redis engine on a cluster', () => {
     collectGarbage();
     const kept = elements.filter((element) => element.deref() !== undefined);
     assert.ok(kept.length <= 1, `${kept.length} are kept`);
+  });
+
+  it('that are not sent, since registering the queue has an unknown outcome, say that nothing was changed', async () => {
+    stub.isDeclared = false;
+    const registering = Promise.withResolvers<void>();
+    stub.registering = registering.promise;
+    const inserting = stub.storage.insert(HERE, newElements('a'));
+    await turns();
+    registering.reject(unknownOutcome(new Error('asked for by a test')));
+    await assert.rejects(inserting, {
+      code: 'storage-unavailable',
+      message: /^A step before the call failed; nothing was changed\.$/,
+    });
+    assert.equal(stub.sent.length, 0);
   });
 
   it('that never get a reply do not prevent their calls, or later ones, from settling in time', async () => {

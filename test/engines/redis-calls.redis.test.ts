@@ -377,6 +377,16 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     await assert.rejects(engine.start(), /cluster is true, but the server is not part of one/);
   });
 
+  it('does not start if Redis accepts no further connection, and the error names maxclients', async () => {
+    const server = await startRedis('--maxclients', '1');
+    const occupied = connect(server.port, '127.0.0.1');
+    await once(occupied, 'connect');
+    const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });
+    await assert.rejects(engine.start(), /max number of clients|check maxclients of Redis/);
+    occupied.destroy();
+    await server.stop();
+  });
+
   it('does not start if nothing listens at the address, which the error names', async () => {
     const server = await startRedis();
     await server.stop();

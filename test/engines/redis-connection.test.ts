@@ -150,7 +150,10 @@ const CHECK: Readonly<Record<string, string>> = {
   TIME: `*2\r\n${bulk('1767225600')}${bulk('0')}`,
   FUNCTION: '*1\r\n:1\r\n',
   CONFIG: '*0\r\n',
+  FCALL: '*0\r\n',
 };
+
+const LIBRARY: Library = { name: 'test', source: '', commands: [] };
 
 /** Returns a master's reply to INFO. @param replica state of its only replica; null: it has none */
 function infoOf(replica: string | null, more = ''): string {
@@ -202,7 +205,8 @@ describe('A Redis master with a replica', TIMEOUT, () => {
     const settings = { login: LOGIN, wait: null, sentinel, givenTime: null } as unknown as Settings;
     const master = new Master({
       clock,
-      library: { name: 'test' } as Library,
+      library: LIBRARY,
+      loadsLibrary: true,
       settings,
       locate: async () => ({ host: '127.0.0.1', port }),
       isSuccessor: false,
@@ -470,7 +474,8 @@ describe('Redis servers that accept connections and never reply', TIMEOUT, () =>
       const seconds = await silenceOf(t, async (clock, port) => {
         const master = new Master({
           clock,
-          library: null,
+          library: LIBRARY,
+          loadsLibrary: false,
           settings: { login: LOGIN, wait: null, givenTime: null } as unknown as Settings,
           locate: async () => ({ host: '127.0.0.1', port }),
           isSuccessor,
@@ -544,7 +549,8 @@ function topologyOf(clock: FakeClock, url: string): [Topology, Settings] {
   const topology = new Topology({
     clock,
     settings,
-    library: null,
+    library: LIBRARY,
+    loadsLibrary: false,
     onReady: () => {},
     onDown: () => {},
     onReplicas: () => {},

@@ -610,7 +610,7 @@ class Batcher {
     batch.isOver = true;
     // If the preparation failed, the batch was not sent, whatever the outcome of the preparation.
     const isPrepared = batch.execution !== null;
-    const failure = isPrepared ? error : unavailable(messageOf(error));
+    const failure = isPrepared ? error : unavailable(preparationMessage(error));
     // A batch that was not executed needs no reply. But `received` must not pass an earlier unknown outcome: the server
     // would treat its reply as received and make its takes final.
     if (isUnapplied(failure) && this.#received === batch.number - 1) this.#received = batch.number;
@@ -742,6 +742,11 @@ function areRepeatable(calls: readonly VerbCall[]): boolean {
 /** Whether this is the empty page of a repeated reply: sessions keep no pages (`library/session.lua`). */
 function isMissingPage({ verb }: Bundle, result: Result | undefined): boolean {
   return verb.isRead === true && result?.text.length === 0;
+}
+
+/** The message for calls that were not sent. That of an unknown outcome would not be true of them. */
+function preparationMessage(error: unknown): string {
+  return isUnknownOutcome(error) ? 'A step before the call failed; nothing was changed.' : messageOf(error);
 }
 
 /** The error of a read, whose outcome is never unknown: it changed nothing. */

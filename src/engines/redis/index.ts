@@ -74,6 +74,7 @@ class RedisEngine implements Engine {
     const topology = new Topology({
       clock,
       library,
+      loadsLibrary: true,
       settings,
       onReady: (facts, _server, mayHaveLostWrites) => {
         if (mayHaveLostWrites) registry.noteLoss();
@@ -259,7 +260,8 @@ async function examineMasters({ clock, log, keys, settings }: RedisContext): Pro
   const findings = new Map<string, readonly Finding[]>();
   const topology = new Topology({
     clock,
-    library: null,
+    library: readLibrary(),
+    loadsLibrary: false,
     settings,
     onReady: (facts, server) => findings.set(server, findingsOf(facts, server, settings, clock.now())),
     onDown: () => {},

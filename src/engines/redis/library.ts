@@ -31,12 +31,17 @@ const FILES = [
 export interface Library {
   readonly name: string;
   readonly source: string;
+  /** The commands of Redis that the functions use. */
+  readonly commands: readonly string[];
 }
+
+const COMMAND = /\b(?:db|spreadCall)\('([A-Z]+)'/g;
 
 export function readLibrary(): Library {
   const read = (name: string): string =>
     readFileSync(new URL(`./library/${name}.lua`, import.meta.url), 'utf8');
   const text = [read('shared'), ...FILES.map((name) => `do\n${read(name)}\nend`)].join('\n');
   const name = `quayside_${createHash('sha256').update(text).digest('hex').slice(0, 16)}`;
-  return { name, source: `#!lua name=${name}\n${text.replaceAll('@RUN@', name)}` };
+  const commands = [...new Set(Array.from(text.matchAll(COMMAND), ([, command = '']) => command))].sort();
+  return { name, source: `#!lua name=${name}\n${text.replaceAll('@RUN@', name)}`, commands };
 }

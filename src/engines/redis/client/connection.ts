@@ -313,7 +313,7 @@ export class RedisConnection {
       return `${message}; if this port does not use TLS, write redis: for rediss:`;
     }
     if (!isTls && CUT_OFF.test(message))
-      return `${message}; if this port expects TLS, write rediss: for redis:`;
+      return `${message}; if this port expects TLS, write rediss: for redis:, or else check maxclients of Redis`;
     return withTlsHint(message, TLS_SETTINGS);
   }
 

@@ -42,8 +42,9 @@ interface Contact {
 
 interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
   readonly onDown: (reason: Error) => void;
-  /** Null: the master executes none of our functions. */
-  readonly library: Library | null;
+  readonly library: Library;
+  /** False: the functions are used only if the server has them. */
+  readonly loadsLibrary: boolean;
   readonly settings: Settings;
   /** It is not one of the masters with which the node started. */
   readonly isSuccessor: boolean;
@@ -146,8 +147,8 @@ export class Master {
   /** Loads our functions again, after the server replied that it has none. @throws ReplyError, CommandLost */
   async loadLibrary(): Promise<void> {
     const connection = this.#leastBusy();
-    const { library } = this.#options;
-    if (connection !== null && library !== null) await loadLibrary(connection, library);
+    const { library, loadsLibrary } = this.#options;
+    if (connection !== null && loadsLibrary) await loadLibrary(connection, library);
   }
 
   /** A further connection to the same server, for subscriptions. */
@@ -173,7 +174,7 @@ export class Master {
   }
 
   #open(): RedisConnection {
-    const { clock, locate, library, settings, onReady, onDown } = this.#options;
+    const { clock, locate, settings, onReady, onDown } = this.#options;
     const { login, wait } = settings;
     // If another server may take over, a master without replicas may be cut off, and what it acknowledged would be
     // lost.
@@ -186,7 +187,7 @@ export class Master {
       login,
       firstConnectMs: this.#firstConnectMs,
       setUp: async (connection) => {
-        facts = await checkServer(connection, library, settings);
+        facts = await checkServer(connection, this.#options);
         this.#setWait(connection, wait ?? Math.min(1, facts.replicas));
         heartbeatsWithout = 0;
         this.noteServerTime(facts.now);
@@ -202,7 +203,7 @@ export class Master {
       },
       onReply: () => this.#noteReply(),
       heartbeat: (connection) => {
-        recheckServer(connection).then(
+        recheckServer(connection, this.#options).then(
           (replicas) => {
             heartbeatsWithout = replicas > 0 ? 0 : heartbeatsWithout + 1;
             if (wait !== null) return;
@@ -295,14 +296,14 @@ const OLDEST_VERSION = 7;
 /**
  * Selects the database, checks that the server is a master on which elements are safe, and loads our functions if it
  * lacks them.
- * @param library null: none is loaded, only the rights to load and to call one are checked
  * @throws UnfitRedis, ReplyError, CommandLost
  */
 async function checkServer(
   connection: RedisConnection,
-  library: Library | null,
-  { login: { db }, prefix }: Settings,
+  options: Pick<MasterOptions, 'library' | 'loadsLibrary' | 'settings'>,
 ): Promise<ServerFacts> {
+  const { library, loadsLibrary, settings } = options;
+  const { db } = settings.login;
   if (db !== 0) await selectDatabase(connection, db);
   const [reply, time] = await Promise.all([connection.send('INFO', []), connection.send('TIME', [])]);
   const info = readInfo(reply);
@@ -314,8 +315,9 @@ async function checkServer(
       `it is a replica${isCluster ? '' : '; name its master, or its Sentinels with ?sentinel=NAME'}`,
     );
   }
-  if (library !== null) await loadLibrary(connection, library);
-  else await checkRights(connection, prefix);
+  if (loadsLibrary) await loadLibrary(connection, library);
+  else await checkFunctionRights(connection, settings.prefix);
+  await checkCommandRights(connection, options);
   return {
     version: info.get('redis_version') ?? 'unknown',
     runId: info.get('run_id') ?? '',
@@ -331,8 +333,15 @@ async function checkServer(
  * Checks what may have changed since, and returns the number of online replicas.
  * @throws UnfitRedis, ReplyError, CommandLost
  */
-async function recheckServer(connection: RedisConnection): Promise<number> {
-  const info = readInfo(await connection.send('INFO', ['replication', 'memory']));
+async function recheckServer(
+  connection: RedisConnection,
+  options: Pick<MasterOptions, 'library' | 'settings'>,
+): Promise<number> {
+  const [reply] = await Promise.all([
+    connection.send('INFO', ['replication', 'memory']),
+    checkCommandRights(connection, options),
+  ]);
+  const info = readInfo(reply);
   checkEviction(info);
   return replicasIn(info);
 }
@@ -356,7 +365,7 @@ async function loadLibrary(connection: RedisConnection, library: Library): Promi
  * reason if the user has the right.
  * @throws ReplyError, CommandLost
  */
-async function checkRights(connection: RedisConnection, prefix: string): Promise<void> {
+async function checkFunctionRights(connection: RedisConnection, prefix: string): Promise<void> {
   const [noLibrary, noFunction] = ['no library', `${prefix}_none`];
   const sent = [
     connection.send('FUNCTION', ['LIST', 'LIBRARYNAME', noFunction]),
@@ -367,6 +376,34 @@ async function checkRights(connection: RedisConnection, prefix: string): Promise
     if (reply.status === 'fulfilled') continue;
     if (!(reply.reason instanceof ReplyError) || isNotPermitted(reply.reason.message)) throw reply.reason;
   }
+}
+
+/**
+ * Checks the rights to run the commands that the functions use: a function that Redis ends for a missing right leaves a
+ * part of its changes.
+ * @throws UnfitRedis, ReplyError, CommandLost
+ */
+async function checkCommandRights(
+  connection: RedisConnection,
+  { library, settings }: Pick<MasterOptions, 'library' | 'settings'>,
+): Promise<void> {
+  let missing: Reply;
+  try {
+    missing = await connection.send('FCALL', [
+      `${library.name}_rights`,
+      0,
+      `${settings.prefix}:none`,
+      ...library.commands,
+    ]);
+  } catch (error) {
+    // They were flushed, and the next call loads them again; or nobody has loaded them yet.
+    if (error instanceof ReplyError && error.message.includes('Function not found')) return;
+    throw error;
+  }
+  if (!Array.isArray(missing) || missing.length === 0) return;
+  throw new UnfitRedis(
+    `the user may not run ${missing.map(asString).join(', ')}, which the functions use; give the user the rights that the page on Redis lists (ACL SETUSER, docs/engines/redis.md)`,
+  );
 }
 
 /** Whether this is Redis's reply to a command that the user may not run, or not with these keys. */

@@ -7,7 +7,9 @@ import { Master, type ServerFacts } from './master.ts';
 interface TopologyOptions {
   readonly clock: Clock;
   /** Null: the masters execute none of our functions. */
-  readonly library: Library | null;
+  readonly library: Library;
+  /** False: the functions are used only if the servers have them. */
+  readonly loadsLibrary: boolean;
   readonly settings: Settings;
   /** Called for each connection to a master when it is ready. */
   readonly onReady: (facts: ServerFacts, server: string, mayHaveLostWrites: boolean) => void;

@@ -17,6 +17,17 @@
 --   each queue what the verb `counts` returns for the whole queue; '' if that verb has to be called: a lease has
 --   expired, the queue cannot be read, or the others had too many groups.
 -- usage: keys: z, or the list, of each queue. Returns how many deliveries they hold, waiting and reserved ones.
+-- rights: arguments: a key, then commands. Returns the commands that the user may not run on that key, or on the
+--   channel of that name. A function that fails in the middle leaves a part of its changes, so a user without one of
+--   them must run none.
+
+register('_rights', function(_, args)
+  local missing = {}
+  for i = 2, #args do
+    if not redis.acl_check_cmd(args[i], args[1], '') then missing[#missing + 1] = args[i] end
+  end
+  return missing
+end, 'no-writes')
 
 register('_moments', function(keys, args)
   spreadCall('ZADD', keys[1], args)
