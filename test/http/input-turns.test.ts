@@ -16,7 +16,6 @@ const USERS: readonly UserDefinition[] = ['flood', 'honest'].map((name) => ({
 }));
 
 const opened: Harness[] = [];
-after(() => Promise.all(opened.map((harness) => harness.close())));
 
 /** A server for whose clock each request takes half a millisecond. */
 async function slowServer(): Promise<{
@@ -78,6 +77,8 @@ function put(user: string, queue: string, body: string): Buffer {
 }
 
 describe('Pipelined requests of many connections', () => {
+  after(() => Promise.all(opened.map((harness) => harness.close())));
+
   it('are started for some 20 ms in one turn of the event loop, and all are answered in order', async () => {
     const { harness, total } = await slowServer();
     const connections = await connectionsOf(harness, 'flood', 20);
