@@ -4,9 +4,9 @@
  * use these servers, each under its own prefix or schema. Tests that kill, freeze, configure or count on a server start
  * their own. Without this set-up, as in `node --test FILE`, each process starts what it needs.
  */
-import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
-import { join } from 'node:path';
+import { rmSync } from 'node:fs';
 import { MEMORY_DISK } from './memory-disk.ts';
+import { moveTemporaryFiles } from './memory-files.ts';
 import { POSTGRES_TEMPLATE, PostgresServer } from './postgres-server.ts';
 import {
   type RedisCluster,
@@ -63,7 +63,7 @@ const stops: (() => unknown)[] = [];
 
 /** Starts everything at once: Redis forms its cluster in seconds, in which Vite bundles the server. */
 export async function globalSetup(): Promise<void> {
-  moveTemporaryFiles();
+  moveTemporaryFiles(MEMORY_DISK);
   // Each test process loads the same few hundred files.
   process.env.NODE_COMPILE_CACHE = COMPILE_CACHE;
   const [redis, cluster, bundle, postgres] = await Promise.all([
@@ -92,16 +92,6 @@ async function stopLater<T>(starting: Promise<T>, stop: (started: T) => unknown)
   const started = await starting;
   stops.push(() => stop(started));
   return started;
-}
-
-/** Makes the temporary folder of this process, and of those that it starts, one in memory, if the machine has enough. */
-function moveTemporaryFiles(): void {
-  if (MEMORY_DISK === null) return;
-  const folder = mkdtempSync(join(MEMORY_DISK, 'quayside-run-'));
-  // PostgreSQL runs as another user, which reads certificates of tests.
-  chmodSync(folder, 0o755);
-  process.env.TMPDIR = folder;
-  process.once('exit', () => rmSync(folder, { recursive: true, force: true, maxRetries: 5 }));
 }
 
 async function bundled(): Promise<Bundle> {
