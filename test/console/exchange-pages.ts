@@ -243,6 +243,19 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/N/counted-in?force=1');
   });
 
+  it('names the stopped exchange as the reason why its source is not consumed', async () => {
+    await declare('halted', 'halted-in', [{ queue: 'halted-out' }]);
+    await opened().request('POST', '/x/halted/stop');
+    await opened().insert('N', 'halted-in', '1');
+    const page = await opened().samePage('#/');
+    const concern = page.getByRole('listitem').filter({ hasText: 'halted-in' });
+    await concern.getByText('its exchange is stopped').waitFor();
+    await concern.getByRole('link', { name: 'halted', exact: true }).click();
+    await page.getByRole('heading', { name: 'halted Stopped' }).waitFor();
+    await opened().request('DELETE', '/x/halted');
+    await opened().request('DELETE', '/q/N/halted-in?force=1');
+  });
+
   it('filters exchanges in table and graph by name, queue, namespace and state, and keeps the filter in the address', async () => {
     await declare('mailing', 'letters', [{ queue: 'outgoing-mail' }]);
     await opened().request('POST', '/x/mailing/stop');

@@ -188,6 +188,7 @@ function ExchangeTable({
           },
           {
             title: 'State',
+            className: 'long',
             cell: (one) => (
               <>
                 <ExchangeState stopped={one.stopped} lastError={one.lastError} />{' '}

@@ -5,6 +5,7 @@ import type {
   DeadLetters,
   EngineRow,
   Engines,
+  ExchangePicture,
   NodeRecord,
   QueuePicture,
 } from '../../model/records.ts';
@@ -12,6 +13,7 @@ import { messageOf } from '../api.ts';
 import { bytes, count, duration, named, rate, several, shortCount } from '../format.ts';
 import {
   alarms,
+  exchanges,
   keyOf,
   knownRates,
   nodes,
@@ -286,6 +288,8 @@ interface Concern {
   readonly queue: QueuePicture;
   /** Index of the reason in {@link RULE}. */
   readonly rank: number;
+  /** The stopped exchange that consumes the queue, if that is the reason. */
+  readonly exchange?: ExchangePicture;
 }
 
 /** How long ready elements may wait before the queue is listed. */
@@ -295,6 +299,7 @@ const LATE_MS = 60_000;
 const RULE = [
   'Dead letters arrived in the last five minutes.',
   'Paused with ready elements.',
+  'Elements are ready, none are taken, and the exchange that consumes the queue is stopped.',
   'Elements have been ready for more than a minute, and none are taken.',
   'Elements have been ready for more than a minute, although some are taken, or are not known to be taken yet.',
 ] as const;
@@ -310,12 +315,25 @@ function concerns(now: number): readonly Concern[] {
       grew.add(keyOf({ ns, queue }));
   }
   const lateSince = new Date(now - LATE_MS).toISOString();
+  const stopped = stoppedExchanges();
   const found: Concern[] = [];
   for (const [key, queue] of queues) {
-    const rank = grew.has(key) ? 0 : rankOf(key, queue, lateSince, now);
-    if (rank !== null) found.push({ queue, rank });
+    const exchange = stopped.get(key);
+    const rank = grew.has(key) ? 0 : rankOf(key, queue, lateSince, now, exchange !== undefined);
+    if (rank !== null) found.push({ queue, rank, ...(rank === 2 && exchange && { exchange }) });
   }
   return found.sort(byUrgency);
+}
+
+/** Returns the stopped exchanges by the keys of their sources, without sources that another exchange consumes. */
+function stoppedExchanges(): ReadonlyMap<string, ExchangePicture> {
+  const isStopped = ({ stopped, lastError }: ExchangePicture): boolean =>
+    stopped === true || lastError !== null;
+  const sourceOf = ({ src }: ExchangePicture): string => keyOf({ ns: src.ns, queue: src.q });
+  const all = [...exchanges.values()];
+  const found = new Map(all.filter(isStopped).map((one) => [sourceOf(one), one]));
+  for (const one of all) if (!isStopped(one)) found.delete(sourceOf(one));
+  return found;
 }
 
 function byUrgency(a: Concern, b: Concern): number {
@@ -329,20 +347,29 @@ function bySince(a: QueuePicture, b: QueuePicture): number {
 }
 
 /** Returns null if the queue needs no attention. */
-function rankOf(key: string, queue: QueuePicture, lateSince: string, now: number): number | null {
+function rankOf(
+  key: string,
+  queue: QueuePicture,
+  lateSince: string,
+  now: number,
+  isExchangeStopped: boolean,
+): number | null {
   const since = readySince(queue);
   if (since === null) return null;
   if (queue.paused) return 1;
+  if (isExchangeStopped && ratesOf(key, now).out === 0) return 2;
   if (since > lateSince || queue.queue.startsWith('__')) return null;
-  return ratesOf(key, now).out > 0 || knownRates() !== 'all' ? 3 : 2;
+  return ratesOf(key, now).out > 0 || knownRates() !== 'all' ? 4 : 3;
 }
 
 /** The reason as a sentence. */
-function reasonOf({ queue, rank }: Concern, now: number): string {
+function reasonOf({ queue, rank, exchange }: Concern, now: number): string {
   if (rank === 0) return `Dead letters arrived in the last 5 min; the queue has ${count(queue.totalSize)}`;
   if (rank === 1) return `Paused; ${several(queue.size, 'element')} ready`;
   const age = duration(readyForMs(queue, now) ?? 0);
-  if (rank === 2) return `Not consumed: oldest ready for ${age}`;
+  if (exchange !== undefined)
+    return `Not consumed: oldest ready for ${age}; ${exchange.lastError === null ? 'its exchange is stopped' : 'an error stopped its exchange'}`;
+  if (rank === 3) return `Not consumed: oldest ready for ${age}`;
   return ratesOf(keyOf(queue), now).out > 0
     ? `Consumers are behind: oldest ready for ${age}`
     : `Oldest ready for ${age}; whether elements are taken is being measured`;
@@ -391,9 +418,9 @@ function Concerns() {
 }
 
 function ConcernRow({ concern }: { readonly concern: Concern }) {
-  const { queue, rank } = concern;
-  // Dead letters, and queues without active consumers.
-  const isBad = rank === 0 || rank === 2;
+  const { queue, rank, exchange } = concern;
+  // Dead letters, and queues without active consumers, unless somebody stopped their exchange.
+  const isBad = rank === 0 || rank === 3 || (exchange !== undefined && exchange.lastError !== null);
   return (
     <li>
       <Badge level={isBad ? 'bad' : 'warn'}>{isBad ? 'Act' : 'Look'}</Badge>
@@ -402,7 +429,17 @@ function ConcernRow({ concern }: { readonly concern: Concern }) {
           <a href={queueHref(queue.ns, queue.queue)}>{queue.queue}</a>
           <span class="muted">{queue.ns}</span>
         </span>
-        <p class="why">{reasonOf(concern, clock.value)}</p>
+        <p class="why">
+          {reasonOf(concern, clock.value)}
+          {exchange !== undefined && (
+            <>
+              {' · '}
+              <a href={href(['x', exchange.id])}>
+                <bdi>{exchange.id}</bdi>
+              </a>
+            </>
+          )}
+        </p>
       </div>
       <span class="number">{shortCount(queue.size)} ready</span>
     </li>
