@@ -76,6 +76,7 @@ function KeyRow({ keys, text }: { readonly keys: readonly string[]; readonly tex
 /** Pass the innermost target: outside a shadow root, `event.target` is its host. */
 function isTyping(target: EventTarget | undefined): boolean {
   return (
-    target instanceof HTMLElement && target.closest('input, textarea, select, [contenteditable]') !== null
+    target instanceof HTMLElement &&
+    target.closest('input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]') !== null
   );
 }

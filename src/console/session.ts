@@ -44,9 +44,7 @@ onStaleToken(async () => {
   const now = session.peek();
   if (!before || !now || before.csrfToken === now.csrfToken) return false;
   if (before.user !== now.user)
-    throw new Error(
-      `Nothing was changed. Another tab has signed in as ${now.user}, and this one acts as that user from now on.`,
-    );
+    throw new Error(`Nothing was changed. Another tab has signed in as ${now.user}.`);
   return true;
 });
 
@@ -75,16 +73,21 @@ export async function signOut(): Promise<void> {
   notice.value = problem;
 }
 
-const userChangeListeners: (() => void)[] = [];
+type OnUserChange = (before: string | undefined, now: string | undefined) => void;
+const userChangeListeners: OnUserChange[] = [];
 
-/** Calls `forget` when the user changes or signs out: the next user must not see data of the previous one. */
-export function onUserChange(forget: () => void): void {
+/**
+ * Calls `forget` when the user changes, signs in or signs out: the next user must not see data of the previous one.
+ * Nobody is signed in if a user is undefined.
+ */
+export function onUserChange(forget: OnUserChange): void {
   userChangeListeners.push(forget);
 }
 
 function setSession(record: ConsoleSessionRecord | null): void {
   batch(() => {
-    if (session.peek()?.user !== record?.user) for (const forget of userChangeListeners) forget();
+    const before = session.peek()?.user;
+    if (before !== record?.user) for (const forget of userChangeListeners) forget(before, record?.user);
     setCsrfToken(record?.csrfToken ?? null);
     sessionError.value = null;
     hasEnded.value = false;

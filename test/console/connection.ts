@@ -85,6 +85,7 @@ export function connection(opened: () => OpenedConsole): void {
     opened().forgetSignIns();
     await page.getByRole('button', { name: 'Pause', exact: true }).click();
     await page.getByText('Another tab has signed in as reader').waitFor();
+    await page.getByText('You act as reader now, no longer as admin').waitFor();
     await page.getByRole('button', { name: 'User reader' }).waitFor();
     assert.equal(await page.getByRole('button', { name: 'Pause', exact: true }).count(), 0);
   });

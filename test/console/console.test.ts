@@ -155,10 +155,13 @@ describe('The console in a browser', () => {
 
   it('says why an element is not delivered now', async () => {
     await opened.insert('N', 'why', '"reserved"');
-    const taken = await opened.request('GET', '/q/N/why?reserve=true&tid=worker-7');
+    const taken = await opened.request('GET', '/q/N/why?reserve=true&tid=worker-7%E2%80%AE');
     await taken.arrayBuffer();
     const page = await opened.samePage(`#/q/N/why/e/${taken.headers.get('x-ks-id')}`);
-    await page.getByText('It is reserved by admin, tid worker-7').waitFor();
+    // A character that would reverse the rest of the sentence is shown as its code.
+    await page.getByText('It is reserved by admin, tid worker-7[U+202E] since').waitFor();
+    await page.goto(`${opened.server.url}/console/#/q/N/why?state=reserved`);
+    await page.getByRole('cell', { name: 'admin, tid worker-7[U+202E]' }).waitFor();
     await opened.request('PUT', '/q/N/why?delay=900', {
       body: 'later',
       headers: { 'content-type': 'text/plain' },

@@ -62,12 +62,30 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Page not found' }).waitFor();
   });
 
+  it('says that a queue does not exist, and that a namespace does not', async () => {
+    const page = await opened().samePage('#/q/N/never-inserted');
+    await page.getByText('There is no queue never-inserted now').waitFor();
+    await opened().request('PUT', '/q/N/never-inserted?delay=900', { body: '1' });
+    await page.goto(`${opened().server.url}/console/#/q/N/never-inserted?state=ready`);
+    await page.getByText('No element is ready').waitFor();
+    await page.goto(`${opened().server.url}/console/#/q/nowhere/never-inserted`);
+    await page.getByText('There is no namespace nowhere, or you may not see it').waitFor();
+    await opened().request('DELETE', '/q/N/never-inserted?force=1');
+  });
+
+  it('handles keys in a check box, where nobody types', async () => {
+    const page = await opened().samePage('#/q/jobs/orders');
+    await page.getByRole('checkbox', { name: 'Select all that are listed' }).check();
+    await page.keyboard.press('/');
+    await page.getByLabel('Search elements').and(page.locator(':focus')).waitFor();
+  });
+
   it('shows pages whose address is the name of a member of all objects', async () => {
     const page = await opened().page('#/constructor');
     await page.getByRole('heading', { name: 'Page not found' }).waitFor();
     await page.goto(`${opened().server.url}/console/#/q/constructor/toString`);
     await page.getByRole('heading', { name: 'toString' }).waitFor();
-    await page.getByText('You may not browse elements here').waitFor();
+    await page.getByText('There is no namespace constructor').waitFor();
   });
 
   it('shows how to insert a first element, with a namespace and an address that work', async () => {
@@ -287,6 +305,11 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.getByLabel('Filter changes').fill('createexchange noted');
     await page.getByText('1 change', { exact: true }).waitFor();
     assert.equal(await rows.count(), 1);
+    await page.goto(`${opened().server.url}/console/#/q/N/noted`);
+    await page.getByRole('button', { name: 'More of noted' }).click();
+    await page.getByRole('link', { name: 'Who changed it' }).click();
+    await rows.first().waitFor();
+    assert.equal(await page.getByLabel('Filter changes').inputValue(), 'N noted');
   });
 
   it('lists operations without the dry runs of confirmations, unless they are requested', async () => {

@@ -67,16 +67,25 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.deepEqual(((await response.json()) as { stored: object }).stored, { ttl: 60 });
   });
 
-  it('lists and counts the deliveries of the first group that a stream has, until another is chosen', async () => {
-    for (const groups of ['third', 'third,billing', 'third,shipping'])
+  it('lists and counts the deliveries of the first group that a stream has, until another is chosen, and how many each group has', async () => {
+    for (const groups of ['third', 'third,billing', 'third,billing', 'third,shipping'])
       await opened().request('PUT', `/q/events/late-groups?groups=${groups}`, { body: '1' });
     const page = await opened().samePage('#/q/events/late-groups');
     const states = page.getByRole('navigation', { name: 'States' });
-    await page.getByText('All 3 that match').waitFor();
-    await states.getByRole('link', { name: 'All 3', exact: true }).waitFor();
+    await page.getByText('All 4 that match').waitFor();
+    await states.getByRole('link', { name: 'All 4', exact: true }).waitFor();
     await page.getByRole('combobox', { name: 'Group' }).selectOption('billing');
+    await page.getByText('All 2 that match').waitFor();
+    await states.getByRole('link', { name: 'All 2', exact: true }).waitFor();
+    const groups = page.getByLabel('Groups of late-groups').locator('tbody tr');
+    // The group that is furthest behind comes first.
+    assert.deepEqual(await groups.locator('td:nth-child(-n + 2)').allInnerTexts(), [
+      ...['third', '4'],
+      ...['billing', '2'],
+      ...['shipping', '1'],
+    ]);
+    await groups.getByRole('link', { name: 'shipping' }).click();
     await page.getByText('The only match').waitFor();
-    await states.getByRole('link', { name: 'All 1', exact: true }).waitFor();
     await page.locator('table.rows tbody a').click();
     await page.getByText('Why is it not delivered now?').waitFor();
   });
@@ -650,13 +659,18 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.match(await waiting, /410/);
   });
 
-  it('shows that a queue was paused even while refreshing is paused', async () => {
+  it('says that the server has not paused a queue yet, and shows when it has, even while refreshing is paused', async () => {
     await opened().insert('N', 'unrefreshed', '1');
     const page = await opened().page('#/q/N/unrefreshed');
     await page.getByRole('button', { name: 'Refresh: Live' }).click();
     await page.getByRole('button', { name: 'Paused', exact: true }).click();
+    const { promise: mayPause, resolve: pause } = Promise.withResolvers<void>();
+    await page.route('**/unrefreshed/pause', (route) => mayPause.then(() => route.continue()));
     await page.getByRole('button', { name: 'Pause', exact: true }).click();
+    await page.getByText('Waiting for the server').waitFor();
+    pause();
     await page.getByRole('button', { name: 'Resume' }).waitFor();
+    await page.getByText('Waiting for the server').waitFor({ state: 'detached' });
     await opened().request('PUT', '/q/N/unread?delay=900', { body: '1' });
     await page.goto(`${opened().server.url}/console/#/q/N/unread`);
     await page

@@ -4,8 +4,8 @@ import type { DeliveryState } from '../../model/element.ts';
 import type { BrowsedElement, OperationWhere, QueueRecord } from '../../model/records.ts';
 import { get, isTemporary, type QueueNamed, queuePath } from '../api.ts';
 import { bytes, count, named, several } from '../format.ts';
-import { type ListFilter, listElements, selectorOf } from '../remote/elements.ts';
-import { delayStream, keyOf, queues, version } from '../remote/live.ts';
+import { holderText, type ListFilter, listElements, selectorOf } from '../remote/elements.ts';
+import { connection, delayStream, keyOf, queues, version } from '../remote/live.ts';
 import { useReconnect } from '../remote/resource.ts';
 import { address, elementHref, href, setQuery } from '../route.ts';
 import { may, session } from '../session.ts';
@@ -89,6 +89,8 @@ export function ElementList({
 
   const isList = status?.type.endsWith(':list') === true;
   const group = filter.group ?? list.value.group;
+  // Reading creates no queue, so the address may name one that does not exist.
+  const isKnown = picture.value !== null || connection.value !== 'live' || !may('read', ns);
 
   const load = async (after: string | null): Promise<void> => {
     stop.current?.abort();
@@ -205,12 +207,17 @@ export function ElementList({
           rows={elements}
           keyOf={({ id }) => id}
           nameOf={({ id }) => id}
-          columns={columnsOf(of, group, isList)}
+          columns={columnsOf(of, group, { isList, isHeld: filter.state === 'reserved' })}
           {...(may('manage', ns) && !isList && { selected })}
         />
       )}
       {elements.length === 0 && !isLoading && error === null && next === null && (
-        <NoElements search={filter.search} state={filter.state} looked={looked} />
+        <NoElements
+          search={filter.search}
+          state={filter.state}
+          looked={looked}
+          queue={isKnown ? null : queue}
+        />
       )}
       {isLoading && <Loading what={elements.length === 0 ? 'Searching' : 'Loading more'} />}
       {!isLoading && next !== null && (
@@ -393,11 +400,22 @@ function NoElements({
   search,
   state,
   looked,
+  queue,
 }: {
   readonly search: string;
   readonly state: DeliveryState | null;
   readonly looked: number;
+  /** The name of a queue that does not exist; null: it does. */
+  readonly queue: string | null;
 }) {
+  if (queue !== null) {
+    return (
+      <Empty title={`There is no queue ${named(queue)} now`} icon="search">
+        A queue exists from its first insert until it is deleted, or until it has been empty and unused for a
+        day.
+      </Empty>
+    );
+  }
   if (search !== '') {
     return (
       <Empty title="No element matches" icon="search">
@@ -421,11 +439,18 @@ function NoElements({
   return <Empty title="The queue is empty">Inserted elements are listed here until they are consumed.</Empty>;
 }
 
-/** @param isList whether elements have no page of their own */
 function columnsOf(
   of: QueueNamed,
   group: string | null,
-  isList: boolean,
+  {
+    isList,
+    isHeld,
+  }: {
+    /** Whether elements have no page of their own. */
+    readonly isList: boolean;
+    /** Whether the holders are shown in place of states: all elements are reserved. */
+    readonly isHeld: boolean;
+  },
 ): readonly TableColumn<BrowsedElement>[] {
   return [
     {
@@ -441,7 +466,9 @@ function columnsOf(
           </a>
         ),
     },
-    { id: 'state', title: 'State', width: '8rem', cell: ({ state }) => <StateBadge state={state} /> },
+    isHeld
+      ? HOLDER
+      : { id: 'state', title: 'State', width: '8rem', cell: ({ state }) => <StateBadge state={state} /> },
     {
       id: 'body',
       title: 'Body',
@@ -479,6 +506,16 @@ function columnsOf(
     { id: 'at', title: 'When', width: 'minmax(7rem, 1fr)', cell: (element) => <Due element={element} /> },
   ];
 }
+
+const HOLDER: TableColumn<BrowsedElement> = {
+  id: 'holder',
+  title: 'Held by',
+  width: 'minmax(8rem, 1.4fr)',
+  cell: ({ holder }) => {
+    const text = holder === null ? '–' : holderText(holder);
+    return <span title={text}>{text}</span>;
+  },
+};
 
 function LastFailure({ reason = '–' }: { readonly reason: string | undefined }) {
   return (

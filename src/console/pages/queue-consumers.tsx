@@ -1,5 +1,6 @@
 import type { PendingConsumer } from '../../model/records.ts';
 import { call, type QueueNamed, queuePath } from '../api.ts';
+import { named } from '../format.ts';
 import { useGet } from '../remote/resource.ts';
 import { href, queueHref } from '../route.ts';
 import { may } from '../session.ts';
@@ -7,14 +8,13 @@ import { Button } from '../ui/button.tsx';
 import { Card } from '../ui/card.tsx';
 import { Length } from '../ui/nodes.tsx';
 import { type PlainColumn, PlainTable } from '../ui/plain-table.tsx';
+import { filterFor } from '../ui/queue-links.tsx';
 import { Empty, Loaded, NeedsRight } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
 /** Maximum consumers in the table: it renders again every second. */
 const MAX_LISTED = 200;
-/** The server's limit of words of a filter. More of a name would be rejected. */
-const MAX_WORDS = 16;
 
 /** The waiting consumers of a queue, in order of arrival. */
 export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
@@ -41,14 +41,13 @@ function WaitingConsumers({
   readonly reload: () => void;
 }) {
   const listed = all.slice(0, MAX_LISTED);
-  const words = `${of.ns} ${of.queue}`.split(/\s+/).slice(0, MAX_WORDS);
   return (
     <Card
       title="Waiting now"
       aside={
         <>
           <Length of={{ total: all.length }} shown={listed.length} one="consumer" />
-          <a href={href(['clients'], { filter: words.join(' ') })}>All clients of this queue</a>
+          <a href={href(['clients'], { filter: filterFor(of) })}>All clients of this queue</a>
         </>
       }
     >
@@ -72,8 +71,8 @@ function WaitingConsumers({
 
 /** What tables show of a waiting consumer. */
 export const CONSUMER_COLUMNS: readonly PlainColumn<PendingConsumer>[] = [
-  { title: 'Tid', className: 'mono', cell: ({ tid }) => tid },
-  { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
+  { title: 'Tid', className: 'mono', cell: ({ tid }) => named(tid) },
+  { title: 'User', cell: ({ user }) => (user === null ? 'an exchange' : named(user)) },
   { title: 'Protocol', cell: ({ protocol }) => protocol },
   { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
   { title: 'Group', cell: ({ group }) => group ?? '–' },
@@ -94,7 +93,7 @@ export function CancelCalls({
     act(async () => {
       await call(queuePath(of, 'consumer', tid), { method: 'DELETE' });
       onDone();
-      return `The calls of ${tid} are cancelled`;
+      return `The calls of ${named(tid)} are cancelled`;
     });
   return <Button onClick={() => void cancel()}>Cancel</Button>;
 }

@@ -4,9 +4,10 @@ import { ApiError, call, dotSegmentIn, type QueueNamed, queuePath, urlOf } from 
 import { count, named, several } from '../format.ts';
 import { connection, keyOf, notePaused, queues, version } from '../remote/live.ts';
 import { useGet } from '../remote/resource.ts';
-import { address, go, href } from '../route.ts';
-import { may, session } from '../session.ts';
+import { address, go, href, queueHref } from '../route.ts';
+import { may, namespaces, session } from '../session.ts';
 import { Button } from '../ui/button.tsx';
+import { Card } from '../ui/card.tsx';
 import { Charts, RangeChoice } from '../ui/charts.tsx';
 import { ConfirmDialog } from '../ui/dialog.tsx';
 import { useWork } from '../ui/form.tsx';
@@ -14,8 +15,9 @@ import { Icon } from '../ui/icon.tsx';
 import { ImportDialog } from '../ui/import-dialog.tsx';
 import { InsertDialog } from '../ui/insert-dialog.tsx';
 import { Menu } from '../ui/menu.tsx';
-import { Crumbs } from '../ui/queue-links.tsx';
-import { Badge, Failure, NoSuchPage } from '../ui/states.tsx';
+import { PlainTable } from '../ui/plain-table.tsx';
+import { Crumbs, filterFor } from '../ui/queue-links.tsx';
+import { Badge, Empty, Failure, NoSuchPage } from '../ui/states.tsx';
 import { act, say } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 import { ElementPageOf } from './element.tsx';
@@ -36,6 +38,7 @@ export function QueuePages({ rest }: PageProps) {
   // Counts purges, to reload the list of elements: it does not refresh itself.
   const purges = useSignal(0);
   const group = address.value.query.get('group');
+  if (!namespaces().includes(ns)) return <NoSuchNamespace of={of} />;
   // Another group means another delivery, so the state of the page must be reset.
   if (tab === 'e' && id !== undefined)
     return <ElementPageOf key={`group ${group}`} of={of} id={id} group={group} />;
@@ -59,6 +62,26 @@ export function QueuePages({ rest }: PageProps) {
       {tab === 'options' && <QueueOptionsTab of={of} />}
       {tab === 'try' && <TryIt of={of} />}
       {tab === 'elements' && <QueueElements key={purges.value} of={of} />}
+    </>
+  );
+}
+
+/** To users who may not see a namespace, it does not exist. */
+function NoSuchNamespace({ of }: { readonly of: QueueNamed }) {
+  return (
+    <>
+      <div>
+        <Crumbs of={{ ...of, queue: '' }} />
+        <h1>
+          <bdi>{of.queue}</bdi>
+        </h1>
+      </div>
+      <section class="card">
+        <Empty title={`There is no namespace ${named(of.ns)}, or you may not see it`} icon="search">
+          Namespaces are defined in the configuration of the server. <a href={href(['users'])}>Your rights</a>{' '}
+          lists those that you may see.
+        </Empty>
+      </section>
     </>
   );
 }
@@ -133,6 +156,9 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
               )}
               {may('manage', ns) && (
                 <>
+                  <a class="button" href={href(['users'], { filter: filterFor(of) })}>
+                    <Icon name="users" /> Who changed it
+                  </a>
                   <Button icon="trash" class="danger" onClick={() => (dialog.value = 'purge')}>
                     Purge …
                   </Button>
@@ -249,8 +275,45 @@ function QueueElements({ of }: { readonly of: QueueNamed }) {
           <Charts where={queuePath(of, 'history')} />
         </>
       )}
+      {status.value?.groups !== undefined && <QueueGroups of={of} groups={status.value.groups} />}
       <ElementList of={of} status={status.value} />
     </>
+  );
+}
+
+/** What each group of a stream has yet to consume, the group that is furthest behind first. */
+function QueueGroups({
+  of: { ns, queue },
+  groups,
+}: {
+  readonly of: QueueNamed;
+  readonly groups: NonNullable<QueueRecord['groups']>;
+}) {
+  const rows = Object.entries(groups).sort(([, a], [, b]) => b.size - a.size || b.totalSize - a.totalSize);
+  // The only group has the numbers of the queue.
+  if (rows.length < 2) return null;
+  return (
+    <Card title="Groups" aside={<span class="muted">{several(rows.length, 'group')}</span>}>
+      <PlainTable
+        label={`Groups of ${named(queue)}`}
+        isLow
+        rows={rows}
+        keyOf={([name]) => name}
+        columns={[
+          {
+            title: 'Group',
+            cell: ([name]) => (
+              <a href={queueHref(ns, queue, { group: name })}>
+                <bdi>{name}</bdi>
+              </a>
+            ),
+          },
+          { title: 'Ready', isNumber: true, cell: ([, { size }]) => count(size) },
+          { title: 'Scheduled', isNumber: true, cell: ([, { schedSize }]) => count(schedSize) },
+          { title: 'Reserved', isNumber: true, cell: ([, { resvSize }]) => count(resvSize) },
+        ]}
+      />
+    </Card>
   );
 }
 

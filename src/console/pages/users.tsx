@@ -1,4 +1,5 @@
 import { useSignal } from '@preact/signals';
+import { useEffect, useRef } from 'preact/hooks';
 import type { AuditLines, AuditRow, ConsoleSessionRow, OwnConsoleSessions } from '../../model/records.ts';
 import { call, get, path } from '../api.ts';
 import { useGet, useResource } from '../remote/resource.ts';
@@ -205,50 +206,58 @@ function Changes() {
   const filter = filterOfPage();
   const changes = useGet<AuditLines>('audit', { query: { limit: MAX_LISTED, filter }, everyMs: 10_000 });
   const { value } = changes;
+  const place = useRef<HTMLDivElement>(null);
+  const isRead = value !== null;
+  // A link with a filter, such as that of a queue, leads to the changes.
+  useEffect(() => {
+    if (isRead && filter !== '') place.current?.scrollIntoView();
+  }, [isRead]);
   const emptyTitle =
     filter === '' ? 'Nothing was changed since the nodes started' : 'No change matches the filter';
   return (
-    <Card
-      title="Who changed what"
-      aside={
-        <>
-          {value !== null && <Length of={value} shown={value.lines.length} one="change" />}
-          <span class="muted">newest first</span>
-          <FilterField label="Filter changes" placeholder="Queue, user, action …" />
-        </>
-      }
-    >
-      <Loaded from={changes}>
-        {(list) => (
+    <div ref={place}>
+      <Card
+        title="Who changed what"
+        aside={
           <>
-            <MissingNodes missing={list.missing} />
-            <PlainTable
-              label="Who changed what"
-              rows={list.lines}
-              empty={
-                <Empty title={emptyTitle} icon="users">
-                  Users who manage a namespace see its changes here, and everyone sees their own.
-                </Empty>
-              }
-              keyOf={(_, at) => String(at)}
-              columns={[
-                { title: 'When', cell: ({ at }) => <When at={at} /> },
-                { title: 'User', cell: ({ user }) => user },
-                { title: 'Action', cell: ({ action }) => action },
-                { title: 'Namespace', cell: ({ namespace }) => namespace ?? '–' },
-                { title: 'Queue', cell: ({ queue }) => <bdi>{queue ?? '–'}</bdi> },
-                {
-                  title: 'Details',
-                  className: 'long',
-                  cell: ({ details }) => <bdi>{detailsText(details)}</bdi>,
-                },
-                { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
-                ...nodeColumn<AuditRow>(list),
-              ]}
-            />
+            {value !== null && <Length of={value} shown={value.lines.length} one="change" />}
+            <span class="muted">newest first</span>
+            <FilterField label="Filter changes" placeholder="Queue, user, action …" />
           </>
-        )}
-      </Loaded>
-    </Card>
+        }
+      >
+        <Loaded from={changes}>
+          {(list) => (
+            <>
+              <MissingNodes missing={list.missing} />
+              <PlainTable
+                label="Who changed what"
+                rows={list.lines}
+                empty={
+                  <Empty title={emptyTitle} icon="users">
+                    Users who manage a namespace see its changes here, and everyone sees their own.
+                  </Empty>
+                }
+                keyOf={(_, at) => String(at)}
+                columns={[
+                  { title: 'When', cell: ({ at }) => <When at={at} /> },
+                  { title: 'User', cell: ({ user }) => user },
+                  { title: 'Action', cell: ({ action }) => action },
+                  { title: 'Namespace', cell: ({ namespace }) => namespace ?? '–' },
+                  { title: 'Queue', cell: ({ queue }) => <bdi>{queue ?? '–'}</bdi> },
+                  {
+                    title: 'Details',
+                    className: 'long',
+                    cell: ({ details }) => <bdi>{detailsText(details)}</bdi>,
+                  },
+                  { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
+                  ...nodeColumn<AuditRow>(list),
+                ]}
+              />
+            </>
+          )}
+        </Loaded>
+      </Card>
+    </div>
   );
 }

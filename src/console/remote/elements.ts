@@ -1,6 +1,7 @@
 import type { DeliveryState } from '../../model/element.ts';
 import type { BrowsedElement, BrowsePage, QueueRecord } from '../../model/records.ts';
 import { get, type QueueNamed, queuePath, read, urlOf } from '../api.ts';
+import { named } from '../format.ts';
 import { may } from '../session.ts';
 
 /** The filter of a list of elements. */
@@ -176,5 +177,5 @@ async function readPart(pieces: AsyncIterable<Uint8Array>): Promise<Pick<Element
 
 /** Who holds a reserved element. */
 export function holderText({ user, tid }: NonNullable<BrowsedElement['holder']>): string {
-  return `${user ?? 'an exchange'}${tid === null ? '' : `, tid ${tid}`}`;
+  return `${user === null ? 'an exchange' : named(user)}${tid === null ? '' : `, tid ${named(tid)}`}`;
 }

@@ -14,6 +14,14 @@ export function QueueLink({ ns, queue }: { readonly ns: string; readonly queue: 
   );
 }
 
+/** The server's limit of words of a filter. More of a name would be rejected. */
+const MAX_WORDS = 16;
+
+/** Returns a filter of clients, or of changes, that finds those of a queue. */
+export function filterFor({ ns, queue }: QueueNamed): string {
+  return `${ns} ${queue}`.split(/\s+/).slice(0, MAX_WORDS).join(' ');
+}
+
 /** The breadcrumbs of a page. */
 export function Crumbs({ of: { ns, queue } }: { readonly of: QueueNamed }) {
   return (

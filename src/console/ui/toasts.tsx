@@ -1,5 +1,6 @@
 import { signal } from '@preact/signals';
 import { messageOf } from '../api.ts';
+import { named } from '../format.ts';
 import { onUserChange } from '../session.ts';
 import { after } from '../timers.ts';
 import { Button } from './button.tsx';
@@ -14,8 +15,11 @@ interface Toast {
 const toasts = signal<readonly Toast[]>([]);
 let last = 0;
 
-onUserChange(() => {
+onUserChange((before, now) => {
   toasts.value = [];
+  // Such as when another tab has signed in: the page stays, and acts with other rights.
+  if (before !== undefined && now !== undefined)
+    say(`You act as ${named(now)} now, no longer as ${named(before)}`);
 });
 
 function add(level: Toast['level'], text: string): void {
@@ -38,18 +42,36 @@ export function showError(error: unknown): void {
   add('bad', messageOf(error));
 }
 
-/** Runs the action of a button, and shows its result or error. */
+/** After how long an unanswered action is reported: otherwise a user would press its button again. */
+const SLOW_MS = 500;
+/** How many actions have been unanswered for so long. */
+const slow = signal(0);
+
+/** Runs the action of a button, and shows its result or error, and that it takes long. */
 export async function act(work: () => Promise<string>): Promise<void> {
+  let isSlow = false;
+  const cancel = after(SLOW_MS, () => {
+    isSlow = true;
+    slow.value += 1;
+  });
   try {
     say(await work());
   } catch (error) {
     showError(error);
   }
+  cancel();
+  if (isSlow) slow.value -= 1;
 }
 
 export function Toasts() {
   return (
     <div class="toasts" aria-live="polite">
+      {slow.value > 0 && (
+        <div class="toast waiting">
+          <Icon name="clock" />
+          <p>Waiting for the server …</p>
+        </div>
+      )}
       {toasts.value.map(({ id, level, text }) => (
         <div key={id} class={`toast ${level}`}>
           <Icon name={level === 'good' ? 'ok' : 'bad'} />
