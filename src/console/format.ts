@@ -43,6 +43,11 @@ export function named(name: string): string {
   return RIGHT_TO_LEFT.test(shown) ? `\u2068${shown}\u2069` : shown;
 }
 
+/** Text as one word of a POSIX shell, whatever characters it has. */
+export function shellWord(text: string): string {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
 /** A rate per second. */
 export function rate(value: number): string {
   if (value === 0) return '0';

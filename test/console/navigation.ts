@@ -96,7 +96,7 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.getByRole('link', { name: /^Queues/ }).click();
     await page.getByText('There are no queues yet').waitFor();
     const line = await page.locator('.empty code').innerText();
-    assert.equal(line, `curl -u admin -d hello ${opened().server.url}/q/N/first`);
+    assert.equal(line, `curl -u 'admin' -d hello '${opened().server.url}/q/N/first'`);
     await page.getByRole('link', { name: 'Insert the first element' }).click();
     await page.getByRole('button', { name: 'Insert' }).waitFor();
   });
@@ -213,12 +213,16 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await page.evaluate('document.activeElement.id'), 'page');
   });
 
-  it('shows the colors of a legend with forced colors, too', async () => {
+  it('shows the colors of a legend, and which tab is open, with forced colors, too', async () => {
     const page = await opened().page('#/q/jobs/orders');
     await page.emulateMedia({ forcedColors: 'active' });
     await page.locator('.swatch').first().waitFor();
     const color = await page.evaluate("getComputedStyle(document.querySelector('.swatch')).backgroundColor");
     assert.equal(color, 'rgb(11, 108, 176)');
+    const tabs = await page.evaluate(
+      'new Set([...document.querySelectorAll(\'[aria-label="Of this queue"] a\')].map((one) => getComputedStyle(one).backgroundColor)).size',
+    );
+    assert.equal(tabs, 2, 'the present tab has another color');
   });
 
   it('prints the page alone, with the rows of its table, in light colors', async () => {

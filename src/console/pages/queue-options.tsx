@@ -135,7 +135,7 @@ function OptionsTable({ record: { effective, sources, pattern } }: { readonly re
       keyOf={({ name }) => name}
       columns={[
         { title: 'Option', cell: ({ title }) => title },
-        { title: 'Value', cell: ({ name }) => valueText(name, effective[name]) },
+        { title: 'Value', className: 'option-value', cell: ({ name }) => valueText(name, effective[name]) },
         { title: 'From', cell: ({ name }) => origins[sources[name]] },
         { title: 'Meaning', cell: ({ meaning }) => <span class="muted">{meaning}</span> },
       ]}

@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import type { FoundQueue, FoundQueues } from '../../model/records.ts';
 import { BASE, call, get, messageOf, queuePath } from '../api.ts';
-import { count, duration, rate, several, shortCount } from '../format.ts';
+import { count, duration, rate, several, shellWord, shortCount } from '../format.ts';
 import { queueColumns, savedViews } from '../preferences.ts';
 import {
   connection,
@@ -282,7 +282,8 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
         <>
           <a href={queueHref(ns, 'first')}>Insert the first element</a>, or with{' '}
           <code>
-            curl -u {session.value?.user} -d hello {new URL(queuePath({ ns, queue: 'first' }), BASE).href}
+            curl -u {shellWord(session.value?.user ?? '')} -d hello{' '}
+            {shellWord(new URL(queuePath({ ns, queue: 'first' }), BASE).href)}
           </code>
         </>
       )}
@@ -390,14 +391,14 @@ const COLUMNS: readonly TableColumn<FoundQueue>[] = [
       </span>
     ),
   },
-  { id: 'ns', title: 'Namespace', isMinor: true, width: 'minmax(6.25rem, 1fr)', cell: ({ ns }) => ns },
+  { id: 'ns', title: 'Namespace', isMinor: true, width: 'minmax(6.5rem, 1fr)', cell: ({ ns }) => ns },
   { ...NUMBER, id: 'ready', title: 'Ready', cell: ({ size }) => shortCount(size) },
   {
     ...NUMBER,
     isMinor: true,
     id: 'scheduled',
     title: 'Scheduled',
-    width: 'minmax(6.25rem, 0.6fr)',
+    width: 'minmax(6.5rem, 0.6fr)',
     cell: ({ schedSize }) => shortCount(schedSize),
   },
   {
@@ -436,7 +437,7 @@ const COLUMNS: readonly TableColumn<FoundQueue>[] = [
     id: 'trend',
     title: 'Depth, 5 min',
     isMinor: true,
-    width: 'minmax(7.25rem, 0.8fr)',
+    width: 'minmax(7rem, 0.8fr)',
     cell: (queue) => <Trend queue={queue} />,
   },
 ];

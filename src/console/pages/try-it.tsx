@@ -1,4 +1,5 @@
 import { BASE, type QueueNamed } from '../api.ts';
+import { shellWord } from '../format.ts';
 import { session } from '../session.ts';
 import { Snippet } from '../ui/snippet.tsx';
 
@@ -7,27 +8,23 @@ export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
   const url = new URL(`q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`, BASE).href;
   const server = BASE.href.replace(/\/$/, '');
   const user = session.value?.user ?? 'USER';
-  const shellUser = `'${user.replaceAll("'", "'\\''")}'`;
-  const quoted = `'${url.replaceAll("'", '%27')}'`;
+  const curl = `curl -u ${shellWord(user)}`;
   const destination = `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
   return (
     <div class="columns">
       <Snippet
         title="Insert, with curl"
-        text={`curl -u ${shellUser} -X PUT ${quoted} \\\n  -H 'content-type: application/json' \\\n  -d '{"hello": "world"}'`}
+        text={`${curl} -X PUT ${shellWord(url)} \\\n  -H 'content-type: application/json' \\\n  -d '{"hello": "world"}'`}
       />
       <Snippet
         title="Get the next element, waiting 30 s"
-        text={`curl -u ${shellUser} -i ${quoted.slice(0, -1)}?to=30000'`}
+        text={`${curl} -i ${shellWord(`${url}?to=30000`)}`}
       />
       <Snippet
         title="Reserve, then commit"
-        text={`curl -u ${shellUser} -i ${quoted.slice(0, -1)}?reserve=true&to=30000'\ncurl -u ${shellUser} -X PATCH ${quoted.slice(0, -1)}/commit/ID?token=TOKEN'`}
+        text={`${curl} -i ${shellWord(`${url}?reserve=true&to=30000`)}\n${curl} -X PATCH ${shellWord(`${url}/commit/ID?token=TOKEN`)}`}
       />
-      <Snippet
-        title="Browse, without taking"
-        text={`curl -u ${shellUser} ${quoted.slice(0, -1)}/elements?limit=10'`}
-      />
+      <Snippet title="Browse, without taking" text={`${curl} ${shellWord(`${url}/elements?limit=10`)}`} />
       <Snippet
         title="Insert and process, with TypeScript"
         text={`import { Quayside, Worker } from 'quayside/client';\n\nconst quayside = new Quayside({ url: ${JSON.stringify(server)}, auth: { user: ${JSON.stringify(user)}, password: '…' } });\nconst queue = quayside.queue(${JSON.stringify(`${ns}/${queue}`)});\nawait queue.insert({ hello: 'world' });\n\nconst worker = new Worker(queue, async (job) => console.log(job.data));\nworker.start();`}
