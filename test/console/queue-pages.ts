@@ -626,13 +626,19 @@ export function queuePages(opened: () => OpenedConsole): void {
     await dialog.getByRole('alert').filter({ hasText: 'JSON' }).waitFor();
   });
 
-  it('purges ready elements after naming their number, and removes them from the list', async () => {
+  it('purges ready elements after naming their number, and returns the focus if the user cancels that', async () => {
     for (const body of ['1', '2', '3']) await opened().insert('N', 'purged', body);
     const taken = await opened().request('GET', '/q/N/purged?reserve=true');
     await taken.arrayBuffer();
     const page = await opened().samePage('#/q/N/purged');
     await page.getByText('All 3 that match').waitFor();
-    await page.getByRole('button', { name: 'More of purged' }).click();
+    const more = page.getByRole('button', { name: 'More of purged' });
+    await more.click();
+    await page.getByRole('button', { name: 'Purge …' }).click();
+    await page.getByRole('button', { name: 'Remove 2 elements of purged' }).waitFor();
+    await page.keyboard.press('Escape');
+    await more.and(page.locator(':focus')).waitFor();
+    await more.click();
     await page.getByRole('button', { name: 'Purge …' }).click();
     await page.getByRole('button', { name: 'Remove 2 elements of purged' }).click();
     await page.getByText('2 elements of purged removed').waitFor();

@@ -67,7 +67,8 @@ export function Menu({
           place();
           panel.current?.querySelector<HTMLElement>('button, a, input')?.focus();
         }}
-        onClick={(event) => {
+        // Before the handler of a button, so that a dialog that it opens returns the focus to the button of the menu.
+        onClickCapture={(event) => {
           // Buttons and links close the panel; check boxes do not.
           if ((event.target as HTMLElement).closest('button, a') !== null) panel.current?.hidePopover();
         }}
