@@ -75,8 +75,16 @@ function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSignal): P
   return get<FoundQueues>('queues', { query, signal });
 }
 
-/** The listed queues that the stream has sent. */
+/** The listed or selected queues that the stream has sent. */
 const followed = new WeakSet<FoundQueue>();
+
+/** Whether a queue has been deleted since the stream sent it. A new one that it has not sent yet has not. */
+function isGone(one: FoundQueue): boolean {
+  if (connection.value !== 'live') return false;
+  const isThere = queues.has(keyOf(one));
+  if (isThere) followed.add(one);
+  return !isThere && followed.has(one);
+}
 
 /**
  * Returns the rows of a list in their order, with the latest data of each queue: from the stream if it is live,
@@ -87,10 +95,7 @@ function withLatest(listed: readonly FoundQueue[], latest: readonly FoundQueue[]
   const read = new Map(latest.map((one) => [keyOf(one), one]));
   return listed.flatMap((one) => {
     const key = keyOf(one);
-    const picture = isLive ? queues.get(key) : undefined;
-    if (isLive && picture === undefined && followed.has(one)) return [];
-    if (picture !== undefined) followed.add(one);
-    return [{ ...one, ...read.get(key), ...picture }];
+    return isGone(one) ? [] : [{ ...one, ...read.get(key), ...(isLive && queues.get(key)) }];
   });
 }
 
@@ -144,7 +149,7 @@ export function Queues() {
   const rows = withLatest(shown?.queues ?? [], latest?.queues ?? []);
   const isAnswered = shown?.key === key || found.error === null;
   // Without those that are gone: a pause would create them again.
-  const chosen = [...selected.value.values()].filter((one) => !isLive || queues.has(keyOf(one)));
+  const chosen = [...selected.value.values()].filter((one) => !isGone(one));
   return (
     <>
       <div class="page-head">
