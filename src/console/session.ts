@@ -2,6 +2,7 @@ import { batch, effect, signal } from '@preact/signals';
 import type { ConsoleSessionRecord } from '../model/records.ts';
 import type { Right } from '../model/rights.ts';
 import { ApiError, call, forbidden, get, messageOf, onStaleToken, rejected, setCsrfToken } from './api.ts';
+import { named } from './format.ts';
 import { after } from './timers.ts';
 
 const WHERE = 'console/session';
@@ -44,7 +45,7 @@ onStaleToken(async () => {
   const now = session.peek();
   if (!before || !now || before.csrfToken === now.csrfToken) return false;
   if (before.user !== now.user)
-    throw new Error(`Nothing was changed. Another tab has signed in as ${now.user}.`);
+    throw new Error(`Nothing was changed. Another tab has signed in as ${named(now.user)}.`);
   return true;
 });
 

@@ -395,7 +395,7 @@ function DeadLetterOrigin({
     <>
       Became a dead letter of <QueueLink ns={ns} queue={from} /> after{' '}
       {several(Number(tries), 'failed try', 'failed tries')}
-      {reason !== undefined && `: ${reason}`}
+      {reason !== undefined && `: ${named(reason)}`}
     </>
   );
 }

@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import type { ExchangeDeclaration } from '../../model/records.ts';
-import { count, several } from '../format.ts';
+import { count, named, several } from '../format.ts';
 import {
   type ComparedElement,
   compareOn,
@@ -132,7 +132,9 @@ export function ExchangeEditor({
     work(async () => {
       isReviewing.value = false;
       const done =
-        version === null ? `${name.value} is stored and runs` : `The change of ${name.value} is stored`;
+        version === null
+          ? `${named(name.value)} is stored and runs`
+          : `The change of ${named(name.value)} is stored`;
       say(await saveExchange(name.value, clean(edited.value), { version, done }));
       go(href(['x', name.value]));
     });
@@ -315,11 +317,13 @@ function DryRunTable({ rows }: { readonly rows: readonly TriedElement[] }) {
                       <Badge level={error !== null ? 'bad' : accepted ? 'good' : 'plain'}>
                         {accepted ? 'goes to' : 'not to'}
                       </Badge>{' '}
-                      {q} {error !== null && <span class="operation-error">{error}</span>}
+                      {named(q)} {error !== null && <span class="operation-error">{error}</span>}
                       <LogLines lines={ofSelector} />
                     </div>
                   ))}
-                  {strays_to !== null && <div class="muted">no destination accepts it: to {strays_to}</div>}
+                  {strays_to !== null && (
+                    <div class="muted">no destination accepts it: to {named(strays_to)}</div>
+                  )}
                   {overrun !== null && <div class="operation-error">{overrun}</div>}
                   <LogLines lines={logs} />
                 </td>
@@ -359,19 +363,19 @@ function ExchangeChange({
     }
   });
   return (
-    <Dialog title={`Change ${id}`} onClose={onClose} wide>
+    <Dialog title={`Change ${named(id)}`} onClose={onClose} wide>
       <div class="body stack">
         {hasOtherSource && (
           <p>
-            The source changes from {present.src.queue} to {changed.src.queue}. Elements of{' '}
-            {present.src.queue} stay there.
+            The source changes from {named(present.src.queue)} to {named(changed.src.queue)}. Elements of{' '}
+            {named(present.src.queue)} stay there.
           </p>
         )}
         <Loaded from={compared} what="Testing both with elements of the source">
           {(all) => <Differences compared={all} />}
         </Loaded>
         <DialogFoot isDisabled={compared.isLoading} onCancel={onClose} onConfirm={onSave}>
-          Save the change of {id}
+          Save the change of {named(id)}
         </DialogFoot>
       </div>
     </Dialog>

@@ -171,7 +171,7 @@ function Destinations({
       </p>
       {loops.length > 0 && (
         <p class="bar">
-          <Icon name="refresh" /> In a cycle: {loops[0]?.join(' → ')}
+          <Icon name="refresh" /> In a cycle: {loops[0]?.map(named).join(' → ')}
         </p>
       )}
       <PlainTable

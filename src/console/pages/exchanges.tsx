@@ -1,7 +1,7 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useMemo } from 'preact/hooks';
 import type { ExchangePicture } from '../../model/records.ts';
-import { count, several, shortCount } from '../format.ts';
+import { count, named, several, shortCount } from '../format.ts';
 import { connection, exchanges, keyOf, queues, useWholeState, version } from '../remote/live.ts';
 import { href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
@@ -143,7 +143,7 @@ function Cycles({ all }: { readonly all: readonly Cycle[] }) {
       <ul class="body cycles">
         {all.map(({ places, way }) => (
           <li key={way.join(' ')}>
-            <Icon name="refresh" /> <bdi>{way.join(' → ')}</bdi>
+            <Icon name="refresh" /> <bdi>{way.map(named).join(' → ')}</bdi>
             {places.size > way.length - 1 && (
               <span class="muted">
                 {' '}

@@ -81,7 +81,8 @@ function LazyPage({ name, rest }: { readonly name: string; readonly rest: readon
     // After an update of the server the old files are gone, and a reload fetches the new ones. Not while the server is
     // unavailable: a reload would show the browser's error page.
     const retry = (): void => (isLive ? location.reload() : void load(name));
-    return <Failure error="This page could not be loaded." retry={retry} />;
+    const reason = isLive ? 'the server may have been updated' : 'the server did not respond';
+    return <Failure error={`This page could not be loaded: ${reason}.`} retry={retry} />;
   }
   return <Loading />;
 }

@@ -248,7 +248,7 @@ function OptionsForm({
         </fieldset>
       ))}
       <DialogFoot isDisabled={isBusy} onCancel={onDone}>
-        Store the options of {of.queue}
+        Store the options of {named(of.queue)}
       </DialogFoot>
     </form>
   );

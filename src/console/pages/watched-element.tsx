@@ -198,7 +198,7 @@ function momentOf(
       left === null ? 'a dead letter' : element.id === left ? 'still a dead letter' : 'a dead letter again';
     return {
       at,
-      text: `It is ${kind}${reason === undefined ? '' : `: ${reason}`}`,
+      text: `It is ${kind}${reason === undefined ? '' : `: ${named(reason)}`}`,
       href: elementHref(deadLetters, element.id),
     };
   }
