@@ -206,6 +206,19 @@ describe('Settling over STOMP', () => {
       await client.expectError('element-not-found');
     });
 
+    it('settles nothing that another session holds, even one of the same user', async () => {
+      await node.insert('a', 'x');
+      const [id = ''] = await take('/q/N/a', 1);
+      for (const command of ['ACK', 'NACK']) {
+        const other = await node.client();
+        other.send(command, { id });
+        await other.expectError('element-not-found');
+        assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
+      }
+      await client.ask('ACK', { id });
+      assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
+    });
+
     it('of an element that was purged in between is rejected', async () => {
       await node.insert('a', 'x');
       const [id = ''] = await take('/q/N/a', 1);
