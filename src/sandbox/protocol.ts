@@ -80,8 +80,10 @@ export type NotUtf8Header = readonly [element: number, name: string, value: stri
 
 export interface PackedElements {
   readonly count: number;
-  /** JSON: `[[id, tries, mature in seconds, payload kind, {header: value}], …]`. Header values are decoded text. */
-  readonly input: string;
+  /** JSON: `[{header: value}, …]`. The values are decoded text. */
+  readonly headers: string;
+  /** JSON: id, tries, mature in seconds and payload kind of each element, flat. Parsed when a selector reads one. */
+  readonly fields: string;
   /** Headers that are not valid UTF-8, whose bytes must be preserved unless a selector changes them. Usually empty. */
   readonly notUtf8: readonly NotUtf8Header[];
   /** Null until a selector of the program has used a payload. */

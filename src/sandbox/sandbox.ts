@@ -393,18 +393,22 @@ export function packElements(
   count: number,
   withBodies: boolean,
 ): PackedElements {
-  let input = '[';
+  let headers = '[';
+  let fields = '[';
   const notUtf8: NotUtf8Header[] = [];
   for (let at = 0; at < count; at += 1) {
-    input += (at === 0 ? '' : ',') + packElement(elements[from + at] as SelectorInput, at, notUtf8);
+    const element = elements[from + at] as SelectorInput;
+    const comma = at === 0 ? '' : ',';
+    headers += comma + packHeaders(element.headers, at, notUtf8);
+    fields += comma + packFields(element);
   }
   const bodies = withBodies ? packBodies(elements.slice(from, from + count)) : null;
-  return { count, input: `${input}]`, notUtf8, bodies };
+  return { count, headers: `${headers}]`, fields: `${fields}]`, notUtf8, bodies };
 }
 
-/** Builds JSON by concatenation, which for objects this small halves the cost of building the objects first. */
-function packElement(element: SelectorInput, index: number, notUtf8: NotUtf8Header[]): string {
-  const { headers } = element;
+// JSON is built by concatenation, which for objects this small halves the cost of building the objects first.
+
+function packHeaders(headers: ElementHeaders, index: number, notUtf8: NotUtf8Header[]): string {
   let pairs = '';
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const [name = '', value = ''] = [headers[at], headers[at + 1]];
@@ -412,8 +416,11 @@ function packElement(element: SelectorInput, index: number, notUtf8: NotUtf8Head
     if (text === null) notUtf8.push([index, name, value]);
     pairs += `${at === 0 ? '' : ','}${JSON.stringify(name)}:${JSON.stringify(text ?? value)}`;
   }
-  const kind = payloadKind(element.contentType, element.contentEncoding);
-  return `[${JSON.stringify(element.id)},${element.tries},${element.matureAt / 1000},${kind},{${pairs}}]`;
+  return `{${pairs}}`;
+}
+
+function packFields({ id, tries, matureAt, contentType, contentEncoding }: SelectorInput): string {
+  return `${JSON.stringify(id)},${tries},${matureAt / 1000},${payloadKind(contentType, contentEncoding)}`;
 }
 
 function packBodies(elements: readonly SelectorInput[]): NonNullable<PackedElements['bodies']> {

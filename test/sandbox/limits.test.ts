@@ -45,6 +45,28 @@ async function warm(program: SelectorProgram): Promise<void> {
 const threads = (): number =>
   process.getActiveResourcesInfo().filter((name) => name === 'MessagePort').length;
 
+describe('a selector that only compares headers', () => {
+  it('needs no VM', async (context) => {
+    // A call of a VM always takes longer.
+    const sandbox = makeOne(context, { callMs: 0 });
+    const selectors = [
+      'env => env.msg.hdrs.evil === "1"',
+      'env.msg.hdrs["evil"] !== "1"',
+      'function (env) { return !env.msg.hdrs.evil }',
+      null,
+    ];
+    const select = async (...more: string[]) => sandbox.open([...selectors, ...more]).select([evil, good]);
+    const accepted = (await select()).map(
+      (answer) => answer.outcome === 'evaluated' && answer.verdicts.map((verdict) => verdict.accepted),
+    );
+    assert.deepEqual(accepted, [
+      [true, false, false, true],
+      [false, true, true, true],
+    ]);
+    assert.equal(ends(await select('env => String(env)')), 'deadline deadline');
+  });
+});
+
 describe('a selector that takes too long', () => {
   it('is interrupted at its deadline', async (context) => {
     const program = makeOne(context, { watchdogMs: FOREVER }).open([LOOPS]);

@@ -232,6 +232,59 @@ describe('Properties of the sandbox', () => {
     });
   });
 
+  it('decides by headers alone as it does in a VM', async () => {
+    const names = ['a', 'b', 'a-b', '0', 'length', 'constructor', '__proto__', 'tostring', 'toString'];
+    const constant = fc.constantFrom('"x"', '"é"', '"1"', '""', '1', '0', '-0', 'true', 'null', 'undefined');
+    const header = fc
+      .tuple(fc.constantFrom(...names), fc.boolean())
+      .map(([each, isPlain]) =>
+        isPlain && /^[a-z_]+$/i.test(each) ? `env.msg.hdrs.${each}` : `env.msg.hdrs[${JSON.stringify(each)}]`,
+      );
+    const { expression } = fc.letrec<{ expression: string }>((tie) => ({
+      expression: fc.oneof(
+        { maxDepth: 5, depthSize: 'medium' },
+        header,
+        constant,
+        fc
+          .tuple(tie('expression'), fc.constantFrom('===', '!==', '&&', '||', '??'), tie('expression'))
+          .map(([left, operator, right]) => `(${left}) ${operator} (${right})`),
+        tie('expression').map((inner) => `!(${inner})`),
+        fc
+          .tuple(tie('expression'), tie('expression'), tie('expression'))
+          .map(([test, yes, no]) => `((${test}) ? ${yes} : ${no})`),
+      ),
+    }));
+    const form = fc.constantFrom(
+      (text: string) => text,
+      (text: string) => `env => ${text}`,
+      (text: string) => `(env) => { return ${text}; }`,
+      (text: string) => `function (env) { return ${text} }`,
+    );
+    const few = fc
+      .uniqueArray(fc.tuple(fc.constantFrom(...names), fc.constantFrom('x', 'Ã©', 'é', '1', '0', '')), {
+        selector: ([each]) => each,
+      })
+      .map((pairs) => pairs.flat());
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(fc.tuple(form, expression), { minLength: 10, maxLength: 20 }),
+        few,
+        async (all, flat) => {
+          const selectors = all.map(([write, text]) => write(text));
+          const alone = sandbox.open(selectors);
+          // The last one calls a function, so all of them run in the VM.
+          const inVm = sandbox.open([...selectors, 'env => String(env)']);
+          const given = element({ headers: flat });
+          const [verdicts, expected] = await Promise.all([verdictsOf(alone, given), verdictsOf(inVm, given)]);
+          alone.close();
+          inVm.close();
+          assert.deepEqual(verdicts, expected.slice(0, -1));
+        },
+      ),
+      { numRuns },
+    );
+  });
+
   /**
    * The expected results in this engine, per destination: the payload at that point, and whether there was no error.
    */

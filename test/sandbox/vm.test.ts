@@ -30,7 +30,7 @@ function ask(vm: SelectorVm, inputs: Parameters<typeof packElements>[0]): string
   const packed = packElements(inputs, 0, inputs.length, true);
   deadline.start(unhurried.callMs);
   return vm.evaluate(
-    packed.input,
+    packed,
     unhurried.callMs,
     new SelectorCall(packed, { destinations: 1, selectors: 1 }, unhurried, deadline),
   );
@@ -58,7 +58,7 @@ describe('a selector VM', () => {
     const packed = packElements(Array(50).fill(element()), 0, 50, false);
     const call = new SelectorCall(packed, { destinations: 1, selectors: 1 }, DEFAULT_LIMITS, deadline);
     deadline.start(unhurried.callMs);
-    const { count, codes } = readAnswer(vm.evaluate(packed.input, -1, call), 50, 1, call);
+    const { count, codes } = readAnswer(vm.evaluate(packed, -1, call), 50, 1, call);
     assert.deepEqual([count, codes], [1, '1']);
     vm.dispose();
   });

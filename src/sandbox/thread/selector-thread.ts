@@ -24,6 +24,7 @@ import {
   PROGRESS,
   type ProgramSources,
   type SourcePosition,
+  VERDICT_CODES,
   type VerdictExtra,
   type VmImage,
   type WorkerAnswer,
@@ -31,6 +32,7 @@ import {
   type WorkerSetup,
 } from '../protocol.ts';
 import type { WasmModule } from '../worker-handle.ts';
+import type { HeadersByName, HeaderTest } from './header-test.ts';
 import { inSelector, readSelector, SelectorError, type SelectorScript } from './source.ts';
 
 type CallRequest = Extract<WorkerRequest, { kind: 'call' }>;
@@ -39,6 +41,8 @@ interface Program {
   readonly steps: readonly ProgramStep[];
   /** Number of destinations that have a selector. */
   readonly selectors: number;
+  /** By destination, null to accept every element. Null: a selector needs the VM, so all of them run in it. */
+  readonly headerTests: readonly (HeaderTest | null)[] | null;
 }
 
 /**
@@ -117,7 +121,10 @@ export class SelectorThread {
   async #call({ program: key, sources, elements, logs }: CallRequest): Promise<WorkerAnswer> {
     const cachedVm = this.#vms.take(key);
     if (cachedVm === null) this.#deadline.start(this.#limits.compileMs);
-    const { steps, selectors } = this.#programs.get(key) ?? this.#readProgram(key, sources ?? []);
+    const { steps, selectors, headerTests } =
+      this.#programs.get(key) ?? this.#readProgram(key, sources ?? []);
+    if (headerTests !== null && !this.#deadline.passed)
+      return testHeaders(elements, headerTests, this.#limits.callMs / 2);
     const vm = cachedVm ?? (await this.#newVm());
     const call = new SelectorCall(
       elements,
@@ -153,7 +160,7 @@ export class SelectorThread {
     logs: boolean,
   ): WorkerAnswer {
     this.#deadline.start(this.#limits.callMs);
-    const json = vm.evaluate(elements.input, this.#limits.callMs / 2, call, logs);
+    const json = vm.evaluate(elements, this.#limits.callMs / 2, call, logs);
     // An uninterruptible built-in may have returned too late.
     if (this.#deadline.passed) return this.#overrun(vm, null, call);
     if (call.needsBodies) return { outcome: 'needs-bodies' };
@@ -170,7 +177,8 @@ export class SelectorThread {
         ? { broken: `SyntaxError: ${step.message}` }
         : { ...step, lateError };
     });
-    const program = { steps, selectors: steps.filter((step) => step !== null).length };
+    const selectors = steps.filter((step) => step !== null).length;
+    const program = { steps, selectors, headerTests: headerTestsOf(steps) };
     this.#programs.set(key, program);
     return program;
   }
@@ -188,6 +196,34 @@ export class SelectorThread {
     Atomics.add(this.#progress, PROGRESS.steps, 1);
     return ms;
   }
+}
+
+/** Null: a step needs the VM. */
+function headerTestsOf(steps: readonly ProgramStep[]): (HeaderTest | null)[] | null {
+  const tests: (HeaderTest | null)[] = [];
+  for (const step of steps) {
+    if (step !== null && ('broken' in step || step.headerTest === null)) return null;
+    tests.push(step?.headerTest ?? null);
+  }
+  return tests;
+}
+
+/** Runs the selectors of a program without a VM, as `Guest.evaluate` does in one. */
+function testHeaders(
+  { headers }: PackedElements,
+  tests: readonly (HeaderTest | null)[],
+  softMs: number,
+): Called {
+  const elements: HeadersByName[] = JSON.parse(headers);
+  const stopAt = performance.now() + softMs;
+  let codes = '';
+  let count = 0;
+  for (const own of elements) {
+    if (count > 0 && performance.now() > stopAt) break;
+    for (const test of tests) codes += test === null || test(own) ? VERDICT_CODES.yes : VERDICT_CODES.no;
+    count += 1;
+  }
+  return { outcome: 'called', count, codes, extras: [], changes: [], bodies: NO_BODIES, logs: [] };
 }
 
 function cpuMs(): number {
@@ -700,14 +736,19 @@ export class SelectorVm {
    * @param logs whether to report console output
    * @throws the error that ended the call early: see {@link overrun}
    */
-  evaluate(input: string, softMs: number, host: GuestHost, logs = false): string {
+  evaluate(
+    { headers, fields }: Pick<PackedElements, 'headers' | 'fields'>,
+    softMs: number,
+    host: GuestHost,
+    logs = false,
+  ): string {
     this.#host = host;
-    const text = this.#vm.newString(input);
+    const texts = [headers, fields].map((text) => this.#vm.newString(text));
     const soft = this.#vm.newNumber(softMs);
     const wantsLogs = logs ? this.#vm.true : this.#vm.false;
-    const answer = this.#vm.callFunction(this.#evaluate, this.#vm.null, text, soft, wantsLogs);
+    const answer = this.#vm.callFunction(this.#evaluate, this.#vm.null, ...texts, soft, wantsLogs);
     const json = readText(answer);
-    for (const handle of [text, soft, answer, this.#lastReturned]) handle.dispose();
+    for (const handle of [...texts, soft, answer, this.#lastReturned]) handle.dispose();
     this.#lastReturned = this.#vm.null;
     this.#host = null;
     if (this.#callbackError !== null) throw this.#callbackError;

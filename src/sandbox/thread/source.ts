@@ -1,6 +1,7 @@
 import { type AnyNode, type Options, Parser, type Program } from 'acorn';
 import { LIMITS } from '../../model/limits.ts';
 import type { SourceProblem } from '../limits.ts';
+import { type HeaderTest, toHeaderTest } from './header-test.ts';
 
 /** A parsed selector, ready for the VM. */
 export interface SelectorScript {
@@ -8,6 +9,8 @@ export interface SelectorScript {
   readonly script: string;
   /** Whether it changes nothing, as long as the message contains only data: see the function `isPure`. */
   readonly isPure: boolean;
+  /** The same selector without the VM; null: it needs the VM. */
+  readonly headerTest: HeaderTest | null;
 }
 
 /** Thrown by {@link readSelector} for an invalid selector. */
@@ -74,7 +77,11 @@ export function readSelector(source: string): SelectorScript {
   }
   const expression = parseExpression(text);
   rejectUnavailable(expression);
-  return { script: scriptOf(text, expression), isPure: isPure(expression) };
+  return {
+    script: scriptOf(text, expression),
+    isPure: isPure(expression),
+    headerTest: toHeaderTest(withoutParentheses(expression)),
+  };
 }
 
 function scriptOf(text: string, expression: AnyNode): string {
