@@ -480,7 +480,9 @@ export class Namespace {
   }
 
   async writePaused(queue: QueueKey, paused: boolean): Promise<void> {
-    await this.storage.declare([queue]);
+    const declaring = this.storage.declare([queue]);
+    this.noteStoring(queue, declaring);
+    await declaring;
     this.noteStored(queue);
     // A resume may have created the queue, and changes no flag from which other nodes would know it.
     this.announce(queue, 0);
@@ -500,6 +502,16 @@ export class Namespace {
    * @throws QuaysideError `precondition-failed`; `definition-conflict` if another write came in between
    */
   async writeOptions(
+    queue: QueueKey,
+    options: OwnOptions | null,
+    versions: ReadonlySet<string> | null,
+  ): Promise<void> {
+    const writing = this.#writeOptions(queue, options, versions);
+    if (options !== null) this.noteStoring(queue, writing);
+    await writing;
+  }
+
+  async #writeOptions(
     queue: QueueKey,
     options: OwnOptions | null,
     versions: ReadonlySet<string> | null,

@@ -325,28 +325,22 @@ export async function applyChanges(
     }
   };
   if (dryRun) return mapInTurns(changes, PER_TURN, apply);
-  const batches = mapInTurns(batchesOf(changes, broker), PER_TURN, (batch) => Promise.all(batch.map(apply)));
+  const batches = mapInTurns(batchesOf(changes), PER_TURN, (batch) => Promise.all(batch.map(apply)));
   return (await batches).flat();
 }
 
-/**
- * Splits changes, in their order, into those that are applied at the same time: an exchange, or queues of a namespace.
- * A generator, since the limit of queues is checked when a batch begins.
- */
-function* batchesOf(
-  changes: readonly DocumentChange[],
-  broker: Broker,
-): Generator<readonly DocumentChange[]> {
+/** Splits changes, in their order, into those that are applied at the same time: an exchange, or some queues. */
+function* batchesOf(changes: readonly DocumentChange[]): Generator<readonly DocumentChange[]> {
   let from = 0;
   while (from < changes.length) {
-    const batch = batchAt(changes.slice(from, from + QUEUES_AT_ONCE), broker);
+    const batch = batchAt(changes.slice(from, from + QUEUES_AT_ONCE));
     from += batch.length;
     yield batch;
   }
 }
 
 /** The first of these changes, and those that may be applied at the same time. */
-function batchAt(changes: readonly DocumentChange[], broker: Broker): readonly DocumentChange[] {
+function batchAt(changes: readonly DocumentChange[]): readonly DocumentChange[] {
   const [first] = changes;
   if (first?.kind !== 'queue') return changes.slice(0, 1);
   const queues: QueueChange[] = [];
@@ -354,14 +348,7 @@ function batchAt(changes: readonly DocumentChange[], broker: Broker): readonly D
     if (change.kind !== 'queue' || change.ns !== first.ns || isResumed(change) !== isResumed(first)) break;
     queues.push(change);
   }
-  try {
-    broker.namespace(first.ns).checkQueueLimit(queues.map(({ queue }) => queue));
-    return queues;
-  } catch (error) {
-    if (!(error instanceof QuaysideError)) throw error;
-    // One by one, the namespace gets as many of the new ones as it may have.
-    return [first];
-  }
+  return queues;
 }
 
 async function applyToExchange(

@@ -487,6 +487,25 @@ describe('Queues of a document of definitions', () => {
     assert.deepEqual(batches, [['q40'], ['q0', 'q1']]);
   });
 
+  it('are no more than the namespace may have, also if two documents are applied at the same time', async () => {
+    const client = harness().client();
+    const named = (prefix: string): unknown => ({
+      queues: {
+        other: Object.fromEntries(
+          Array.from({ length: 32 }, (_, i) => [
+            `${prefix}${i}`,
+            i % 2 ? { paused: true } : { options: { lease: 5 } },
+          ]),
+        ),
+      },
+    });
+    const answers = await Promise.all(['a', 'b'].map((prefix) => put(client, named(prefix))));
+    const outcomes = answers.flatMap(outcomesOf);
+    assert.equal(outcomes.filter((outcome) => outcome === 'done').length, 40);
+    assert.equal(outcomes.filter((outcome) => outcome === 'too-many-queues').length, 24);
+    assert.equal(Object.keys(jsonOf<object>(await client.request('GET', '/q/other'))).length, 40);
+  });
+
   it('are no more than the namespace may have', async () => {
     const client = harness().client();
     const { changes } = jsonOf<Changes>(await put(client, pauses(50)));
