@@ -38,6 +38,8 @@ export async function put(
       '--lines reads elements from standard input. Leave it out, or the arguments.',
     );
   }
+  if (flags.type === '')
+    throw new CommandUsageError('--type "" is not a content type. Give one, or leave the option out.');
   const options = {
     headers: readHeaders(header),
     ...(delay !== undefined && { delayMs: delay * 1000 }),

@@ -223,6 +223,7 @@ describe('The command line', () => {
       ['move N/guarded N/elsewhere', '--state'],
       ['move N/guarded N/elsewhere', '--group'],
       ['redrive N/guarded', '--where'],
+      ['put N/guarded x', '--type'],
       ['browse N/guarded', '--where'],
       ['browse N/guarded', '--state'],
     ] as const) {
