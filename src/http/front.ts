@@ -444,6 +444,14 @@ export class Front {
       return malformedRequest(`Path ${quote(path)} is not percent-encoded UTF-8.`);
     }
     const methods = this.router.allowed(path);
+    // Else the empty name would count as an id, and the error would list the methods of an element.
+    const shorter = path.endsWith('/') ? path.slice(0, -1) : path;
+    if (shorter !== path && this.router.find(request.method ?? '', shorter) !== null) {
+      return new QuaysideError(
+        'route-not-found',
+        `Path ${quote(path)} ends with an empty name. Did you mean ${quote(shorter)}?`,
+      );
+    }
     if (methods.length === 0) return routeNotFound(call);
     return new QuaysideError(
       'method-not-allowed',

@@ -45,6 +45,8 @@ describe('Requests in general', () => {
     assert.match(detail, /^The request has no credentials\. .* \(Basic\), or an API token \(Bearer\)\.$/);
     problemOf(await harness().client(null).request('TRACE', '/q'), 401, 'unauthorized');
     problemOf(await harness().client().request('GET', '/nowhere'), 404, 'route-not-found');
+    const slash = problemOf(await harness().client().request('GET', '/q/N/a/'), 404, 'route-not-found');
+    assert.equal(slash.detail, 'Path "/q/N/a/" ends with an empty name. Did you mean "/q/N/a"?');
   });
 
   it('probes need no credentials, and without them they reveal only whether the node is ready', async () => {

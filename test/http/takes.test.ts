@@ -488,6 +488,10 @@ describe('The options of a batch take', () => {
       assert.equal(answer.status, status, JSON.stringify(options).slice(0, 100));
       assert.match(jsonOf<Problem>(answer).detail, message);
     }
+    const body = JSON.stringify({ from: [one] });
+    const inQuery = await client.request('POST', '/take?group=g', { body });
+    assert.equal(inQuery.status, 400);
+    assert.match(jsonOf<Problem>(inQuery).detail, /^group is not a parameter .* from\[0\]\.group\.$/);
     const all = jsonOf<Record<string, unknown>>(await client.request('GET', '/q/N'));
     assert.equal(queue in all, false, 'a request that was rejected creates no queue');
   });

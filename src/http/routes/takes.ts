@@ -270,6 +270,13 @@ export const takeRoutes: readonly Route[] = [
       'outcome-unknown',
     ],
     handle(call, query) {
+      // Ignored like other unknown parameters, it would take elements of another group.
+      if (new URLSearchParams(call.search).has('group')) {
+        throw invalidParameter(
+          'group',
+          'group is not a parameter of this path. Give it in the body: from[0].group.',
+        );
+      }
       readMany(call, (payload) => {
         const { from, order = 'strict', ...members } = parse(TakeFromSeveral, payload ?? undefined);
         const given = merged(query, members);
