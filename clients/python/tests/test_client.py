@@ -107,6 +107,12 @@ class InsertAndTake(ClientTest):
         self.assertEqual(repr(job), f"<Reservation {id!r} tries=0>")
         self.assertEqual(repr(self.queue), f"<Queue {self.queue.name!r}>")
 
+    def test_a_text_is_not_taken_for_many_elements(self) -> None:
+        for text in ("abc", b"abc"):
+            with self.assertRaisesRegex(ValidationError, "must be an iterable of elements"):
+                self.queue.insert_many(text)
+        self.assertEqual(self.queue.status().total, 0)
+
     def test_an_idempotency_key_is_stored_once(self) -> None:
         first = self.queue.insert("a", idempotency_key="key")
         second = self.queue.insert("a", idempotency_key="key")

@@ -277,6 +277,13 @@ def insert_line(
         raise ValidationError([f"The element cannot be sent: {error}"]) from error
 
 
+def items_of(data: Iterable[T]) -> list[T]:
+    # A text is iterable, too: each letter would be an element.
+    if isinstance(data, (str, bytes)):
+        raise ValidationError([f"data={data!r:.64} must be an iterable of elements, such as a list."])
+    return list(data)
+
+
 def key_kind(key: IdempotencyKey) -> KeyKind:
     if key is False:
         return "none"

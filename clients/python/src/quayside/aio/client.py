@@ -185,7 +185,7 @@ class Queue(Generic[T]):
         timeout: float | None = None,
     ) -> list[ElementId]:
         """Inserts all elements or none, and returns their ids. A key is extended to `key-0`, `key-1`, …."""
-        items = list(data)
+        items = protocol.items_of(data)
         keys = protocol.line_keys(idempotency_key, len(items))
         lines = [
             protocol.insert_line(
