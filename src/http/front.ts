@@ -444,6 +444,7 @@ export class Front {
       return malformedRequest(`Path ${quote(path)} is not percent-encoded UTF-8.`);
     }
     const methods = this.router.allowed(path);
+    const [allowed] = methods;
     // Else the empty name would count as an id, and the error would list the methods of an element.
     const shorter = path.endsWith('/') ? path.slice(0, -1) : path;
     if (shorter !== path && this.router.find(request.method ?? '', shorter) !== null) {
@@ -452,10 +453,12 @@ export class Front {
         `Path ${quote(path)} ends with an empty name. Did you mean ${quote(shorter)}?`,
       );
     }
-    if (methods.length === 0) return routeNotFound(call);
+    if (allowed === undefined) return routeNotFound(call);
+    // The pattern shows what the server took the path for: a misspelled last part counts as an element's id.
+    const pattern = this.router.find(allowed, path)?.route.path;
     return new QuaysideError(
       'method-not-allowed',
-      `Method ${request.method} is not allowed here. Allowed: ${methods.join(', ')}.`,
+      `Method ${request.method} is not allowed for ${pattern}. Allowed: ${methods.join(', ')}.`,
     );
   }
 }

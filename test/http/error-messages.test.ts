@@ -20,7 +20,12 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
   [
     'a method',
     closingRequest('PATCH', '/q/N/q'),
-    'Method PATCH is not allowed here. Allowed: GET, PUT, POST, DELETE.',
+    'Method PATCH is not allowed for /q/:namespace/:queue. Allowed: GET, PUT, POST, DELETE.',
+  ],
+  [
+    'a path whose last part is taken for the id of an element',
+    get('/q/N/q/staus'),
+    'Method GET is not allowed for /q/:namespace/:queue/:id. Allowed: DELETE.',
   ],
   [
     'a method in lower case',
