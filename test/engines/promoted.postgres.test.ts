@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import { newElements } from '../support/elements.ts';
+import { bodyTexts, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { until } from '../support/until.ts';
@@ -62,5 +62,48 @@ describe('A node whose PostgreSQL standby was promoted', () => {
     for (const role of ROLES) await until(async () => (await sessionsOf(standby, role)).length === 1);
     await insert(node, 'first');
     assert.deepEqual([await bodiesIn(primary), await bodiesIn(standby)], [[], ['first']]);
+  });
+});
+
+describe('A PostgreSQL that its administrator made read-only', () => {
+  it('stores nothing until it is writable again, and a start names the setting', async (t) => {
+    const server = await PostgresServer.start({ settings: { fsync: 'off' } });
+    t.after(() => server.dispose());
+    const schema = freshSchema();
+    const node = await openNode(server, { schema });
+    t.after(() => node.stop());
+    const setReadOnly = async (value: 'on' | 'off'): Promise<void> => {
+      await runSql(server, `ALTER SYSTEM SET default_transaction_read_only = ${value}`);
+      await runSql(server, 'SELECT pg_reload_conf()');
+      await until(
+        async () =>
+          (await runSql(server, 'SHOW default_transaction_read_only')).rows[0]
+            .default_transaction_read_only === value,
+      );
+    };
+    await setReadOnly('on');
+    for (const role of ROLES) await endSessions(server, role);
+    await assert.rejects(
+      openNode(server, { schema }),
+      /it is read-only \(default_transaction_read_only is on\); .* name the primary/,
+    );
+    assert.equal(await codeOf(node.storage.insert(QUEUE, newElements('lost'))), 'storage-unavailable');
+    await setReadOnly('off');
+    await insert(node, 'kept');
+    const { deliveries } = await node.storage.take(QUEUE, { group: '', count: 10, leaseMs: null });
+    assert.deepEqual(bodyTexts(deliveries), ['kept']);
+  });
+
+  it('is no longer used by sessions that were open before', async (t) => {
+    const server = await PostgresServer.start({ settings: { fsync: 'off' } });
+    t.after(() => server.dispose());
+    const node = await openNode(server, { schema: freshSchema() });
+    t.after(() => node.stop());
+    await insert(node, 'before');
+    await runSql(server, 'ALTER SYSTEM SET default_transaction_read_only = on');
+    await runSql(server, 'SELECT pg_reload_conf()');
+    await until(
+      async () => (await codeOf(node.storage.insert(QUEUE, newElements('x')))) === 'storage-unavailable',
+    );
   });
 });

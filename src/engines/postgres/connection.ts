@@ -53,7 +53,6 @@ function sessionSettings({ schema, synchronousCommit }: Settings): string {
     lock_timeout: LOCK_TIMEOUT_MS,
     idle_in_transaction_session_timeout: IDLE_IN_TRANSACTION_MS,
     default_transaction_isolation: 'read committed',
-    default_transaction_read_only: 'off',
     plan_cache_mode: 'force_generic_plan',
     enable_seqscan: 'off',
     enable_bitmapscan: 'off',
@@ -95,7 +94,8 @@ export class UnfitServer extends Error {
 const SESSION_CHECK: Statement = {
   name: '',
   text: `SELECT current_setting('server_version_num'), current_setting('server_encoding'), pg_is_in_recovery(),
-    coalesce(current_setting('quayside.session', true), ''), set_config('quayside.session', 'used', false)`,
+    coalesce(current_setting('quayside.session', true), ''), set_config('quayside.session', 'used', false),
+    current_setting('default_transaction_read_only')`,
 };
 
 /** Checks that the engine can use the server. @throws UnfitServer */
@@ -108,6 +108,12 @@ function checkSession(row: Row): void {
     throw new UnfitServer(`the database has encoding ${text(row, 1)}; create one with ENCODING 'UTF8'`);
   }
   if (flag(row, 2)) throw new UnfitServer('it is a standby, which rejects writes; use the primary');
+  // Not overridden: an administrator may keep clients away from a server by it, for example from an old primary.
+  if (text(row, 5) === 'on') {
+    throw new UnfitServer(
+      'it is read-only (default_transaction_read_only is on); switch that off for server, database and user, or name the primary',
+    );
+  }
   if (text(row, 3) !== '') {
     throw new UnfitServer(
       'a connection pooler shares one session among several connections; configure session mode with a reset of sessions, or connect to the server directly',
