@@ -161,7 +161,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
   it('for a Redis that rejects the first call of the start says why, without a stack', async (t) => {
     const server = await startRedis();
     t.after(() => server.stop());
-    const user = '~other:* &quayside:* +@all'.split(' ');
+    const user = '~quayside:none &quayside:* +@all'.split(' ');
     redisCli(server.port, 'ACL', 'SETUSER', 'other', 'on', '>pw', ...user);
     const url = server.url.replace('redis://', 'redis://other:pw@');
     const namespaces = { N: { url } };

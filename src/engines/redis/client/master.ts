@@ -363,18 +363,29 @@ async function loadLibrary(connection: RedisConnection, library: Library): Promi
 /**
  * Checks the rights to load functions and to call them with our keys. Sends commands that Redis rejects for another
  * reason if the user has the right.
- * @throws ReplyError, CommandLost
+ * @throws UnfitRedis, CommandLost
  */
 async function checkFunctionRights(connection: RedisConnection, prefix: string): Promise<void> {
-  const [noLibrary, noFunction] = ['no library', `${prefix}_none`];
-  const sent = [
-    connection.send('FUNCTION', ['LIST', 'LIBRARYNAME', noFunction]),
-    connection.send('FUNCTION', ['LOAD', noLibrary]),
-    connection.send('FCALL', [noFunction, 1, `${prefix}:none`]),
-  ];
+  await checkPermitted([
+    connection.send('FUNCTION', ['LIST', 'LIBRARYNAME', `${prefix}_none`]),
+    connection.send('FUNCTION', ['LOAD', 'no library']),
+    sendCall(connection, prefix),
+  ]);
+}
+
+/** Calls a function that does not exist with a key of ours. */
+function sendCall(connection: RedisConnection, prefix: string): Promise<Reply> {
+  return connection.send('FCALL', [`${prefix}_none`, 1, `${prefix}:none`]);
+}
+
+/** Checks that Redis rejected these commands, if at all, for another reason than a missing right. */
+async function checkPermitted(sent: readonly Promise<Reply>[]): Promise<void> {
   for (const reply of await Promise.allSettled(sent)) {
     if (reply.status === 'fulfilled') continue;
-    if (!(reply.reason instanceof ReplyError) || isNotPermitted(reply.reason.message)) throw reply.reason;
+    const { reason } = reply;
+    if (!(reason instanceof ReplyError)) throw reason;
+    // Redis replies with NOPERM to a command that the user may not run, or not with these keys.
+    if (reason.message.startsWith('NOPERM')) throw new UnfitRedis(reason.message);
   }
 }
 
@@ -401,14 +412,13 @@ async function checkCommandRights(
     throw error;
   }
   if (!Array.isArray(missing) || missing.length === 0) return;
+  // Without access to the keys, all commands seem to be missing.
+  await checkPermitted([sendCall(connection, settings.prefix)]);
+  const names = missing.map(asString);
+  const rights = names.map((name) => `+${name.toLowerCase()}`).join(' ');
   throw new UnfitRedis(
-    `the user may not run ${missing.map(asString).join(', ')}, which the functions use; give the user the rights that the page on Redis lists (ACL SETUSER, docs/engines/redis.md)`,
+    `the user may not run ${names.join(', ')}, which the functions use; give the user ${rights} (ACL SETUSER), or all rights, keys and channels that the page on Redis lists (docs/engines/redis.md)`,
   );
-}
-
-/** Whether this is Redis's reply to a command that the user may not run, or not with these keys. */
-function isNotPermitted(reply: string): boolean {
-  return reply.startsWith('NOPERM');
 }
 
 /** If the driver selected the database, it would continue in database 0 if that failed. */

@@ -6,7 +6,6 @@ import { Master, type ServerFacts } from './master.ts';
 
 interface TopologyOptions {
   readonly clock: Clock;
-  /** Null: the masters execute none of our functions. */
   readonly library: Library;
   /** False: the functions are used only if the servers have them. */
   readonly loadsLibrary: boolean;

@@ -24,7 +24,8 @@
 register('_rights', function(_, args)
   local missing = {}
   for i = 2, #args do
-    if not redis.acl_check_cmd(args[i], args[1], '') then missing[#missing + 1] = args[i] end
+    -- Of EXISTS and UNLINK, each argument is a key.
+    if not redis.acl_check_cmd(args[i], args[1], args[1]) then missing[#missing + 1] = args[i] end
   end
   return missing
 end, 'no-writes')

@@ -36,9 +36,9 @@ local function valueOf(q, key)
   return value and not isVoid(q, key) and value or nil
 end
 
--- Pushes items, and notes whether this creates the list: see `nameList` in session.lua.
-local function push(q, command, items)
-  if spreadCall(command, q.list, items) == #items then q.isNew = true end
+-- Notes whether a push created the list: see `nameList` in session.lua.
+local function notePush(q, length, added)
+  if length == added then q.isNew = true end
 end
 
 local function pushOnce(q, window, item, identity)
@@ -52,7 +52,7 @@ local function pushOnce(q, window, item, identity)
   if earlier then return earlier end
   -- If it was stored in the same millisecond as the drop, it would count as stored before it.
   if window ~= '0' and isVoid(q, key) then db('PEXPIREAT', key, db('PEXPIRETIME', q.dropped) + 1) end
-  push(q, 'LPUSH', { item })
+  notePush(q, db('LPUSH', q.list, item), 1)
   return identity
 end
 
@@ -84,12 +84,12 @@ local function pushCall(q, window, args, from, upTo, kept)
       kept[#kept + 1] = ''
     else
       -- Elements are stored in their order.
-      push(q, 'LPUSH', items)
+      notePush(q, spreadCall('LPUSH', q.list, items), #items)
       items = {}
       kept[#kept + 1] = pushOnce(q, window, args[i + 2], args[i + 1])
     end
   end
-  push(q, 'LPUSH', items)
+  notePush(q, spreadCall('LPUSH', q.list, items), #items)
 end
 
 verbs.lpush = function(q, args, at)
@@ -162,7 +162,7 @@ verbs.rpush = function(q, args, at)
     db('LPUSH', q.list, '')
     removeTaken(q)
   end
-  push(q, 'RPUSH', items)
+  notePush(q, spreadCall('RPUSH', q.list, items), #items)
   if isTaken then db('LPOP', q.list) end
   return '', at + 1 + count
 end
