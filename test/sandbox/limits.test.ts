@@ -65,6 +65,14 @@ describe('a selector that only compares headers', () => {
     ]);
     assert.equal(ends(await select('env => String(env)')), 'deadline deadline');
   });
+
+  it('needs a VM if it makes more than 16 comparisons', async (context) => {
+    const sandbox = makeOne(context, { callMs: 0 });
+    const select = (comparisons: number) =>
+      sandbox.open([Array(comparisons).fill('env.msg.hdrs.evil === "0"').join(' || ')]).select([evil]);
+    assert.equal(ends(await select(16)), 'false');
+    assert.equal(ends(await select(17)), 'deadline');
+  });
 });
 
 describe('a selector that takes too long', () => {

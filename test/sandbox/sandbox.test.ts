@@ -32,7 +32,7 @@ describe('A sandbox', () => {
 
   describe('the result of a selector', () => {
     it('accepts if it is truthy, otherwise rejects', async () => {
-      for (const truthy of ['true', '1', '"no"', '[]', '({})', '-1', '10n', 'Symbol()']) {
+      for (const truthy of ['true', '1', '"no"', '[]', '({})', '-1', '10n', '/x/', 'Symbol()']) {
         assert.deepEqual(await verdict(`env => ${truthy}`), YES, truthy);
       }
       for (const falsy of ['false', '0', '""', 'null', 'undefined', 'NaN', '0n', '-0']) {

@@ -1,4 +1,4 @@
-import type { AnyNode, MemberExpression } from 'acorn';
+import type { AnyNode, Literal, MemberExpression } from 'acorn';
 
 /** The headers of an element, by name. */
 export type HeadersByName = Readonly<Record<string, string>>;
@@ -61,7 +61,7 @@ class Compiler {
       case 'ParenthesizedExpression':
         return this.compile(node.expression);
       case 'Literal':
-        return constant(node.value);
+        return constant(node);
       case 'Identifier':
         return node.name === UNDEFINED ? () => undefined : null;
       case 'MemberExpression':
@@ -105,9 +105,9 @@ class Compiler {
 
 const UNDEFINED = 'undefined';
 
-function constant(value: unknown): HeaderTest | null {
-  const isPrimitive = value === null || ['string', 'number', 'boolean'].includes(typeof value);
-  return isPrimitive ? () => value : null;
+function constant({ value, regex, bigint }: Literal): HeaderTest | null {
+  // `SelectorParser` builds no regular expressions: their value is null.
+  return regex === undefined && bigint === undefined ? () => value : null;
 }
 
 /** The object of which the node reads this member; null: it is anything else. */
