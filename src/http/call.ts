@@ -107,9 +107,10 @@ export class HttpCall {
   }
 
   /**
-   * Reloads the user's rights during a long call, such as one whose body takes minutes to arrive.
+   * Reloads the user's rights during a long call, such as one whose body takes minutes to arrive, and checks again that
+   * the call may create its queue: others may have been created since.
    * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user no longer exists or no longer
-   * has access, or the console session has ended
+   * has access, or the console session has ended; `too-many-queues`
    */
   renewUser(): void {
     const { login, route } = this;
@@ -119,6 +120,7 @@ export class HttpCall {
     if (user === null) throw loginLost();
     this.login = user;
     checkAccess(user, route, this.params.namespace);
+    if (route.createsQueue) this.namespace.checkQueueLimit([this.queue.key.name]);
   }
 
   /**

@@ -654,6 +654,39 @@ describe('Queue names that a client invents', () => {
   });
 });
 
+describe('Requests that create queues', () => {
+  const MAX_QUEUES = 3;
+  const harness = sharedHarness({ namespaces: [plain('N')], maxQueues: MAX_QUEUES });
+
+  it('create no more than the namespace may have, however late their bodies arrive', async (t) => {
+    const targets = [
+      ...['PUT /q/N/one', 'POST /q/N/many/elements', 'PUT /q/N/options/options', 'POST /q/N/import/import'],
+      ...['PUT /q/N/another', 'PUT /q/N/others/options'],
+    ];
+    const body = '{}\n';
+    const length = `Content-Length: ${body.length}`;
+    const connections = await Promise.all(targets.map(() => RawConnection.open(harness().port)));
+    t.after(() => {
+      for (const connection of connections) connection.destroy();
+    });
+    for (const [at, target] of targets.entries()) {
+      const type = `Content-Type: ${/many|import/.test(target) ? 'application/x-ndjson' : 'application/json'}`;
+      const lines = [`${target} HTTP/1.1`, 'Host: test', AUTHORIZATION, type, length, 'Expect: 100-continue'];
+      connections[at]?.send(rawRequest(lines));
+    }
+    for (const connection of connections) assert.equal((await connection.answers(1))[0]?.status, 100);
+    const client = harness().client();
+    for (let i = 0; i < MAX_QUEUES; i += 1)
+      assert.equal((await client.insert('N', `first ${i}`, 'x')).status, 200);
+    for (const connection of connections) {
+      connection.send(body);
+      const [, answer] = await connection.answers(2);
+      assert.deepEqual([answer?.status, codeOf(answer)], [507, 'too-many-queues']);
+    }
+    assert.equal(Object.keys(jsonOf<object>(await client.queues('N'))).length, MAX_QUEUES);
+  });
+});
+
 describe('A queue', () => {
   const harness = sharedHarness();
   const QUEUES = 300;
