@@ -107,10 +107,11 @@ class InsertAndTake(ClientTest):
         self.assertEqual(repr(job), f"<Reservation {id!r} tries=0>")
         self.assertEqual(repr(self.queue), f"<Queue {self.queue.name!r}>")
 
-    def test_a_text_is_not_taken_for_many_elements(self) -> None:
-        for text in ("abc", b"abc"):
+    def test_a_text_or_a_dict_is_not_taken_for_many_elements(self) -> None:
+        ones: list[Any] = ["abc", b"abc", bytearray(b"abc"), memoryview(b"abc"), {"order": 5}]
+        for one in ones:
             with self.assertRaisesRegex(ValidationError, "must be an iterable of elements"):
-                self.queue.insert_many(text)
+                self.queue.insert_many(one)
         self.assertEqual(self.queue.status().total, 0)
 
     def test_an_idempotency_key_is_stored_once(self) -> None:

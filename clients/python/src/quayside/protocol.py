@@ -278,8 +278,8 @@ def insert_line(
 
 
 def items_of(data: Iterable[T]) -> list[T]:
-    # A text is iterable, too: each letter would be an element.
-    if isinstance(data, (str, bytes)):
+    # One element may be iterable, too: each letter of a text, or each key of a dict, would be an element.
+    if isinstance(data, (str, bytes, bytearray, memoryview, Mapping)):
         raise ValidationError([f"data={data!r:.64} must be an iterable of elements, such as a list."])
     return list(data)
 
