@@ -17,7 +17,8 @@ export function memoryDiskOf(bytes: number): string | null {
 function hasSpace(bytes: number): boolean {
   if (!existsSync(PATH)) return false;
   const { bavail, bsize } = statfsSync(PATH);
-  return bavail * bsize >= bytes;
+  // The file system may be larger than the memory that is free, or than the limit of a container.
+  return Math.min(bavail * bsize, process.availableMemory()) >= bytes;
 }
 
 /** Whether programs that tests compile there can run, and devices of a root can be opened: containers often forbid it. */
