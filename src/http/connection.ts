@@ -17,6 +17,7 @@ const PARSE_MS = 0.015;
 const CHUNK_MS = 0.003;
 /** Bytes that are parsed before the time is checked again, besides those of a body of known length. */
 const PART_BYTES = 4096;
+const EMPTY = Buffer.alloc(0);
 
 /** A call that waits for elements or events. */
 export interface WaitingCall {
@@ -64,6 +65,8 @@ export class HttpConnection {
   #isYielding = false;
   /** Passes bytes to Node's parser; null: the parser reads from the socket itself. */
   #parse: ((bytes: Buffer) => void) | null = null;
+  /** Bytes that follow those that are being parsed. */
+  #unparsed: Buffer = EMPTY;
 
   constructor(socket: Duplex, load: InputLoad) {
     this.#socket = socket as HttpSocket;
@@ -118,35 +121,47 @@ export class HttpConnection {
 
   /** Call when the connection is handed over to another protocol, whose parser reads from the socket. */
   handOver(): void {
-    this.#socket.off('data', this.#onData);
+    const socket = this.#socket;
+    socket.off('data', this.#onData);
+    // In front of what was read later. The new parser puts what Node has passed on with the request in front of this.
+    if (this.#unparsed.length > 0) socket.unshift(this.#unparsed);
   }
 
   readonly #onData = (bytes: Buffer): void => {
     const socket = this.#socket;
-    const { turns } = this.#load;
-    for (let at = 0; at < bytes.length; ) {
-      if (turns.isUsedUp) this.#yieldToOthers();
-      if (this.#isYielding || socket._paused === true || socket.isPaused()) {
+    this.#unparsed = bytes;
+    while (this.#unparsed.length > 0) {
+      if (!this.#isBlocked && this.#load.turns.isUsedUp) this.#yieldToOthers();
+      if (this.#isYielding || this.#isBlocked) {
         socket.pause();
-        socket.unshift(bytes.subarray(at));
-        return;
+        socket.unshift(this.#unparsed);
+        break;
       }
-      const end = at + PART_BYTES + (socket.parser?.incoming?.bytesLeft ?? 0);
-      this.#parse?.(bytes.subarray(at, end));
-      at = end;
-      if (!socket.parser) {
-        // It was handed over with the end of this part, or is closed.
-        if (at < bytes.length && !socket.destroyed) socket.push(bytes.subarray(at));
-        return;
-      }
+      const part = this.#unparsed.subarray(0, PART_BYTES + (socket.parser?.incoming?.bytesLeft ?? 0));
+      this.#unparsed = this.#unparsed.subarray(part.length);
+      this.#parse?.(part);
+      // Handed over, or closed.
+      if (!socket.parser || socket.destroyed) break;
     }
-    if (!this.#load.isHigh && !this.#isYielding && socket.readableLength === 0) this.#unmeter();
+    this.#unparsed = EMPTY;
+    if (!this.#load.isHigh && socket.readableLength === 0) this.#unmeter();
   };
 
+  /** Node has paused reading until the client reads its responses, or a request until its body is read. */
+  get #isBlocked(): boolean {
+    const socket = this.#socket;
+    return socket._paused === true || socket.isPaused();
+  }
+
+  /**
+   * Lets the parser read from the socket itself again. Not while reading is paused: the stream of the socket may still
+   * fill its buffer then, which the parser does not have. Nor after `destroy`: Node aborts the process if the parser is
+   * to read from a closed socket.
+   */
   #unmeter(): void {
     const socket = this.#socket;
     const { parser } = socket;
-    if (this.#parse === null || !parser) return;
+    if (this.#parse === null || !parser || socket.destroyed || this.#isYielding || this.#isBlocked) return;
     socket.off('data', this.#onData);
     Readable.prototype.on.call(socket, 'data', this.#parse);
     this.#parse = null;
@@ -176,8 +191,8 @@ export class HttpConnection {
       return;
     }
     this.#isYielding = false;
-    // Node resumes it once the client has read its responses.
-    if (socket._paused === true) {
+    // Resumed once the client has read its responses, or the body of a request is read.
+    if (socket._paused === true || socket.parser?.incoming?.isBlocking === true) {
       this.waitingCall?.onPause?.();
       return;
     }

@@ -73,6 +73,11 @@ export class HttpRequest extends IncomingMessage {
     return this.#isComplete ? 0 : Math.max(0, (this.call?.head.contentLength ?? 0) - this.#parsed);
   }
 
+  /** Whether the socket is paused until the body is claimed, read or discarded. */
+  get isBlocking(): boolean {
+    return this.#isPaused && !this.#isComplete;
+  }
+
   /** Called by the parser only. Returns false to pause the socket. */
   override push(chunk: Buffer | null): boolean {
     if (chunk === null) {

@@ -20,16 +20,20 @@ const opened: Harness[] = [];
 /** A server for whose clock each request takes half a millisecond. */
 async function slowServer(): Promise<{
   harness: Harness;
+  authenticator: PasswordAuthenticator;
   started: Map<string, number>;
   total: () => number;
+  /** Advances the clock by more than the time for which clients are read in parts after one had to wait. */
+  calm: () => void;
 }> {
   const started = new Map<string, number>();
-  let total = 0;
+  let [total, calmMs] = [0, 0];
+  let authenticator!: PasswordAuthenticator;
   const harness = await Harness.start({
     users: USERS,
     authenticator: ({ clock }) => {
       const accounts = readAccounts(USERS, ['N']);
-      const authenticator = new PasswordAuthenticator({ accounts, clock, log: SILENT_LOG });
+      authenticator = new PasswordAuthenticator({ accounts, clock, log: SILENT_LOG });
       const recall = authenticator.recall.bind(authenticator);
       authenticator.recall = (authorization) => {
         total += 1;
@@ -41,8 +45,11 @@ async function slowServer(): Promise<{
   });
   opened.push(harness);
   for (const { name } of USERS) await harness.client(`${name}:${name}`).namespaces();
-  harness.opened.clock.monotonic = () => total / 2;
-  return { harness, started, total: () => total };
+  harness.opened.clock.monotonic = () => total / 2 + calmMs;
+  const calm = (): void => {
+    calmMs += 10_000;
+  };
+  return { harness, authenticator, started, total: () => total, calm };
 }
 
 /** Connections of a user on which there was a request. */
@@ -53,6 +60,15 @@ async function connectionsOf(harness: Harness, user: string, count: number): Pro
   for (const connection of connections) connection.send(get(user));
   await Promise.all(connections.map((connection) => connection.answers(1)));
   return connections;
+}
+
+/** Sends so many requests that the connections of all users are read in parts. */
+async function flood(harness: Harness): Promise<void> {
+  const connections = await connectionsOf(harness, 'flood', 4);
+  for (const connection of connections) {
+    connection.send(Buffer.concat(Array.from({ length: 100 }, () => get('flood'))));
+  }
+  for (const connection of connections) await connection.answers(101);
 }
 
 /** Resolves at the end of the first turn of the event loop in which `isTrue` returns true. */
@@ -155,6 +171,50 @@ describe('Pipelined requests of many connections', () => {
       assert.equal((await connection.answers(3)).length, 3);
     }
     assert.ok(total() >= before);
+  });
+});
+
+describe('A connection that is read in parts since others had to wait', () => {
+  after(() => Promise.all(opened.map((harness) => harness.close())));
+
+  it('is closed by the server, which serves the others', async () => {
+    const { harness, calm } = await slowServer();
+    const connections = await connectionsOf(harness, 'honest', 2);
+    await flood(harness);
+    calm();
+    // The first one is closed after 256 small chunks, the second one because its response has begun.
+    const [discarded, trailing] = connections;
+    const head = ['PUT /q/N/q HTTP/1.1', 'Host: test', 'Transfer-Encoding: chunked'];
+    discarded?.send(rawRequest(head, '1\r\na\r\n'.repeat(300)));
+    trailing?.send(Buffer.concat([get('honest'), Buffer.from('this is not a request\r\n\r\n')]));
+    for (const connection of connections) await connection.untilClosed();
+    assert.equal((await connectionsOf(harness, 'honest', 1)).length, 1);
+  });
+
+  it('is not read further while its body waits for the login', async () => {
+    const { harness, authenticator, calm } = await slowServer();
+    const [reader, other] = await connectionsOf(harness, 'honest', 2);
+    await flood(harness);
+    const login = Promise.withResolvers<never>();
+    const started = Promise.withResolvers<void>();
+    authenticator.login = () => {
+      started.resolve();
+      return login.promise;
+    };
+    const head = ['PUT /q/N/q HTTP/1.1', 'Host: test', `Authorization: ${basic('new', 'new')}`];
+    const body = Buffer.alloc(64 * 1_048_576);
+    reader?.send(rawRequest([...head, `Content-Length: ${body.length + 1}`], 'a'));
+    await started.promise;
+    calm();
+    reader?.send(body);
+    for (let count = 2; reader?.socket.writableLength !== 0 && count < 500; count += 1) {
+      other?.send(get('honest'));
+      await other?.answers(count);
+    }
+    const unsent = reader?.socket.writableLength;
+    login.reject(new Error('the test has ended'));
+    reader?.destroy();
+    assert.notEqual(unsent, 0);
   });
 });
 

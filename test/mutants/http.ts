@@ -115,6 +115,11 @@ export const HTTP: readonly Mutant[] = [
     edits: edit('http/connection.ts', "wait(this.countedFor ?? '', ", "wait('', "),
   },
   {
+    name: 'a connection that is no longer read in parts is read although a body waits',
+    suite: 'HTTP input',
+    edits: edit('http/connection.ts', ' || this.#isYielding || this.#isBlocked) return;', ') return;'),
+  },
+  {
     name: 'a parser that skipped a body skips those of later connections',
     suite: 'HTTP bodies',
     edits: edit('http/connection.ts', 'parser[kOnBody] = onBody;', ''),
