@@ -180,9 +180,9 @@ class WebSocketStream extends Duplex implements ClientSocket {
       this.#answerPing();
       if (this.#framesSinceYield >= MAX_TURN_FRAMES) this.#yieldToOthers();
     };
-    transport.on('data', onData);
-    // Then `ws` reads the rest itself.
-    transport.prependListener('close', () => transport.off('data', onData));
+    // With `listener`, `ws` removes this one in place of its own after a close frame, an invalid frame, and `close`. It
+    // would then pause the socket instead of parsing, so that the server would not notice the end of the connection.
+    transport.on('data', Object.assign(onData, { listener: parse }));
   }
 
   /** Lifts the limit on bytes before the login. */

@@ -487,6 +487,29 @@ describe('STOMP over WebSocket', () => {
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
+  it('ends with its client after an invalid frame, although its client has sent more', async (t) => {
+    await start();
+    const { socket } = await ask();
+    socket.write(CONNECT);
+    await frameOf(socket);
+    let hasWaited = false;
+    const { setTimeout } = globalThis;
+    t.mock.method(globalThis, 'setTimeout', (onTime: () => void, ms: number) =>
+      setTimeout(() => {
+        if (ms === 30_000) hasWaited = true;
+        onTime();
+      }, ms),
+    );
+    socket.write(control(3, ''));
+    const { first, payload } = await frameOf(socket);
+    assert.deepEqual([first, payload.readUInt16BE(0)], [0x88, 1002]);
+    socket.write(Buffer.alloc(1_000_000));
+    socket.end(control(8, payload));
+    socket.resume();
+    await until(() => node.server.counts.sessions === 0);
+    assert.equal(hasWaited, false);
+  });
+
   it('delivers nothing after the close frame of its client, even while the connection is open', async () => {
     await start();
     const { socket } = await ask();
