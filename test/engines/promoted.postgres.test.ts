@@ -107,3 +107,45 @@ describe('A PostgreSQL that its administrator made read-only', () => {
     );
   });
 });
+
+describe('A PostgreSQL whose timeline', () => {
+  const openServer = async (t: TestContext): Promise<PostgresServer> => {
+    const server = await PostgresServer.start({ settings: { fsync: 'off' } });
+    t.after(() => server.dispose());
+    return server;
+  };
+
+  it('is hidden from the user is used without the check', async (t) => {
+    const server = await openServer(t);
+    const schema = freshSchema();
+    await runSql(
+      server,
+      `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; CREATE ROLE guest LOGIN PASSWORD 'pw';
+        CREATE SCHEMA ${schema} AUTHORIZATION guest`,
+    );
+    const node = await openNode(server, { schema, url: server.url().replace(/\/\/.*@/, '//guest:pw@') });
+    t.after(() => node.stop());
+    assert.equal(await codeOf(node.storage.insert(QUEUE, newElements('a'))), 'done');
+  });
+
+  it('is null is used without the check', async (t) => {
+    const server = await openServer(t);
+    await runSql(server, walFileName('SELECT NULL::text'));
+    const node = await openNode(server, { schema: freshSchema() });
+    t.after(() => node.stop());
+    assert.equal(await codeOf(node.storage.insert(QUEUE, newElements('a'))), 'done');
+  });
+
+  it('is not told in time is not used: it may have been frozen, and replaced', async (t) => {
+    const server = await openServer(t);
+    // Ends at the timeout of the session.
+    await runSql(server, walFileName("SELECT 'x' FROM pg_sleep(3600)"));
+    await assert.rejects(openNode(server, { schema: freshSchema() }), /57014/);
+  });
+});
+
+/** SQL that replaces the function that names the timeline. It keeps the old one: PostgreSQL calls its own by their OID. */
+function walFileName(body: string): string {
+  return `ALTER FUNCTION pg_walfile_name(pg_lsn) RENAME TO own_walfile_name;
+    CREATE FUNCTION pg_catalog.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql AS $$ ${body} $$`;
+}

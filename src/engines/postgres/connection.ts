@@ -441,10 +441,11 @@ export class Connection {
 
   async #readTimeline(): Promise<Timeline | null> {
     try {
-      const [row = []] = await this.query(TIMELINE, []);
-      return { system: text(row, 0), number: Number.parseInt(text(row, 1), 16) };
+      const [[system = null, number = null] = []] = await this.query(TIMELINE, []);
+      return system === null || number === null ? null : { system, number: Number.parseInt(number, 16) };
     } catch (error) {
-      if (error instanceof Refused) return null;
+      // After a timeout, the server may have been frozen, and replaced.
+      if (error instanceof Refused && !error.isTimeout) return null;
       throw error;
     }
   }
