@@ -520,19 +520,27 @@ describe('quayside doctor', () => {
       t.after(() => primary.dispose());
       const standby = await primary.startStandby();
       t.after(() => standby.dispose());
-      const [first, second] = [primary, standby].map(({ port }) => `127.0.0.1:${port}`);
-      const url = primary.url().replace(`${first}`, `${first},${second}`);
-      const primaries = async (): Promise<readonly string[]> =>
-        found(await doctor({ namespaces: { N: { url } } }), 'postgres:').filter((text) =>
-          text.includes('primar'),
-        );
-      assert.deepEqual(await primaries(), []);
+      const third = await primary.startStandby();
+      t.after(() => third.dispose());
+      const hostOf = ({ port }: PostgresServer): string => `127.0.0.1:${port}`;
+      const primaries = async (...servers: PostgresServer[]): Promise<readonly string[]> => {
+        const url = primary.url().replace(hostOf(primary), servers.map(hostOf).join(','));
+        const report = await doctor({ namespaces: { N: { url } } });
+        return found(report, 'postgres:').filter((text) => text.includes('primar'));
+      };
+      assert.deepEqual(await primaries(primary, standby), []);
+      assert.deepEqual(await primaries(primary, primary), []);
       await runSql(standby, 'SELECT pg_promote()');
       matches(
-        await primaries(),
+        await primaries(primary, standby),
         new RegExp(
-          `^error: its hosts are different primaries: ${first} on timeline 1, ${second} on timeline 2; stop the one that was replaced`,
+          `^error: its hosts are different primaries: ${hostOf(primary)} on timeline 1, ${hostOf(standby)} on timeline 2; stop the one that was replaced`,
         ),
+      );
+      await runSql(third, 'SELECT pg_promote()');
+      matches(
+        await primaries(third, standby),
+        new RegExp(`: ${hostOf(third)} on timeline 2, ${hostOf(standby)} on timeline 2; stop the one`),
       );
     });
 

@@ -197,7 +197,7 @@ class PostgresEngine implements Engine {
     const { hosts, maskedUrl } = this.#settings;
     if (hosts.length === 1) return [];
     const found = await Promise.all(hosts.map((host) => this.#primaryAt(host)));
-    // Two addresses of one server have the same timeline.
+    // Two addresses of one server have the same key.
     const primaries = new Map(found.filter((entry) => entry !== null));
     if (primaries.size < 2) return [];
     return [
@@ -215,9 +215,12 @@ class PostgresEngine implements Engine {
     const link = new Link({ ...this.#settings, hosts: [host] }, 'doctor', this.#options);
     try {
       await link.start();
-      const timeline = link.connection?.timeline ?? null;
-      if (timeline === null) return null;
-      return [JSON.stringify(timeline), `${hostText(host)} on timeline ${timeline.number}`];
+      const { connection } = link;
+      const timeline = connection?.timeline ?? null;
+      if (connection === null || timeline === null) return null;
+      // Two standbys that were promoted, and a copy of a server, may have the same timeline.
+      const [[startedAt = null] = []] = await connection.query(STARTED_AT, []);
+      return [JSON.stringify({ ...timeline, startedAt }), `${hostText(host)} on timeline ${timeline.number}`];
     } catch {
       // A standby, or a server that cannot be reached: no node uses it now.
       return null;
@@ -243,6 +246,8 @@ class PostgresEngine implements Engine {
     clock.update(number(row, 0));
   }
 }
+
+const STARTED_AT: Statement = { name: 'started at', text: 'SELECT pg_postmaster_start_time()' };
 
 // Definitions.
 
