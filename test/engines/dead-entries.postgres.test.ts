@@ -387,8 +387,8 @@ describe('A read of the usage of a namespace on PostgreSQL', () => {
   });
 });
 
-describe('A PostgreSQL plan that was made after a vacuum of empty tables', () => {
-  it('reads few pages per element after the tables have grown', async (t) => {
+describe('A PostgreSQL plan that was made when the tables were empty at the last vacuum', () => {
+  it('reads few pages per element, whether it was made before or after the tables have grown', async (t) => {
     const { server, schema, engine } = await newNode(t);
     const queues = [
       { queue: QUEUE, group: '' },
@@ -418,13 +418,15 @@ describe('A PostgreSQL plan that was made after a vacuum of empty tables', () =>
       }
     };
     await reportAtOnce(server, schema);
-    // Autovacuum would have the plans made again, and reads for that are counted as well (64 to 71 pages instead of 57).
-    await runSql(
-      server,
-      ['delivery', 'element']
-        .map((table) => `ALTER TABLE ${schema}.${table} SET (autovacuum_enabled = off)`)
-        .join('; '),
-    );
+    /** Keeps autovacuum from counting the rows. Plans are made again. */
+    const keepStatistics = () =>
+      runSql(
+        server,
+        ['delivery', 'element']
+          .map((table) => `ALTER TABLE ${schema}.${table} SET (autovacuum_enabled = off)`)
+          .join('; '),
+      );
+    await keepStatistics();
     await insert(100);
     for (const { queue } of queues) await purge(engine.storage, queue);
     await runSql(server, `VACUUM ANALYZE ${schema}.delivery, ${schema}.element`);
@@ -436,14 +438,22 @@ describe('A PostgreSQL plan that was made after a vacuum of empty tables', () =>
     await count();
     for (let i = 0; i < 5; i += 1) await insert(4000);
     const ofCounts = { tables: ['delivery'], index: 'delivery%' };
-    const before = await pagesOf(server, engine, schema, ofCounts);
-    await count();
-    const counted = (await pagesOf(server, engine, schema, ofCounts)) - before;
-    assert.ok(counted < 60, `${counted} pages for two counts`);
-    const from = await pagesOf(server, engine, schema);
-    await use();
-    const pages = (await pagesOf(server, engine, schema)) - from;
-    assert.ok(pages < 3000, `${pages} pages for 100 elements`);
+    for (const isMadeAgain of [false, true]) {
+      if (isMadeAgain) await keepStatistics();
+      const counted: number[] = [];
+      for (let i = 0; i < 3; i += 1) {
+        const before = await pagesOf(server, engine, schema, ofCounts);
+        await count();
+        counted.push((await pagesOf(server, engine, schema, ofCounts)) - before);
+      }
+      // The least: schemas that other tests make and drop may also have a plan made again, which reads 5 to 14 pages.
+      // The second time, there are dead entries of what was taken.
+      assert.ok(Math.min(...counted) < (isMadeAgain ? 100 : 60), `${counted} pages for two counts`);
+      const from = await pagesOf(server, engine, schema);
+      await use();
+      const pages = (await pagesOf(server, engine, schema)) - from;
+      assert.ok(pages < 2000, `${pages} pages for 100 elements`);
+    }
   });
 });
 

@@ -43,7 +43,8 @@ const WORK_MEMORY = '64MB';
  *
  * Plans are forced: a plan made while a table was empty would read all of it when it holds a million rows. Each
  * statement has one right plan, nested loops over the index that was made for it. So other join and scan types are
- * disabled, and the plan is made once instead of for each set of values.
+ * disabled, and the plan is made once instead of for each set of values. So is sorting where an index has the order:
+ * while the tables were empty at the last vacuum, each take read and sorted the whole queue by another index.
  */
 function sessionSettings({ schema, synchronousCommit }: Settings): string {
   const settings = {
@@ -58,6 +59,7 @@ function sessionSettings({ schema, synchronousCommit }: Settings): string {
     enable_bitmapscan: 'off',
     enable_hashjoin: 'off',
     enable_mergejoin: 'off',
+    enable_sort: 'off',
     jit: 'off',
     work_mem: WORK_MEMORY,
     client_encoding: 'UTF8',
