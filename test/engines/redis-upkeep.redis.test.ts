@@ -601,8 +601,11 @@ describe('Housekeeping of the Redis engine', () => {
 
   it('ends a lease of a stream in time that an extension has shortened', async () => {
     const queue = { ns: 'stream', name: 'shortened' };
-    await engine.storage.insert(queue, [newElement({ groups: ['g'] })]);
-    const [taken] = (await engine.storage.take(queue, { group: 'g', count: 1, leaseMs: 60_000 })).deliveries;
+    await engine.storage.insert(queue, [newElement({ groups: ['g'] }), newElement({ groups: ['g'] })]);
+    const take = () => engine.storage.take(queue, { group: 'g', count: 1, leaseMs: 60_000 });
+    const [taken] = (await take()).deliveries;
+    // Only the second lease shows that this version lists the groups.
+    await take();
     const ref = { id: taken?.id ?? '', group: 'g', token: null, leaseMs: 2_000 };
     await extend(engine.storage, queue, [ref]);
     clock.advance(2_000);

@@ -540,17 +540,6 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/deliveries.lua', '  call.leasesLeft = call.leasesLeft - 1\n', '')],
   },
   {
-    name: 'a rollback visits all groups',
-    suite: 'redis upkeep',
-    edits: [
-      inRedis(
-        'verbs/settle.ts',
-        "endsLeases ||= item.from === 'waiting'",
-        "endsLeases ||= item.action.kind !== 'finish'",
-      ),
-    ],
-  },
-  {
     name: 'moves of large elements are all made in one function call',
     suite: 'redis upkeep',
     edits: [inRedis('library/settle.lua', '  if call.copied >= MAX_COPIED then return LATER end\n', '')],
