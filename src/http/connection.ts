@@ -13,9 +13,9 @@ const HALF_CLOSED =
 
 /** How long a request takes before it starts, most of it in Node's parser, ms. */
 const PARSE_MS = 0.015;
-/** How long the parser takes for a chunk of a body, besides its bytes, ms. */
+/** How long the parser takes for a chunk of a body, not counting its bytes, ms. */
 const CHUNK_MS = 0.003;
-/** Bytes that are parsed before the time is checked again, besides those of a body of known length. */
+/** Bytes that are parsed before the time is checked again, not counting those of a body of known length. */
 const PART_BYTES = 4096;
 const EMPTY = Buffer.alloc(0);
 
@@ -43,8 +43,7 @@ export interface InputLoad {
 }
 
 /**
- * A connection. It keeps the call that waits, so that the two listeners of its socket
- * serve all calls.
+ * A connection. It keeps the call that waits, so that the two listeners of its socket serve all calls.
  */
 export class HttpConnection {
   /** Null: none. There is at most one: the next one starts after its response. */

@@ -136,7 +136,7 @@ describe('A PostgreSQL whose timeline', () => {
     assert.equal(await codeOf(node.storage.insert(QUEUE, newElements('a'))), 'done');
   });
 
-  it('is not told in time is not used: it may have been frozen, and replaced', async (t) => {
+  it('does not arrive in time is not used: it may have been frozen, and replaced', async (t) => {
     const server = await openServer(t);
     // Ends at the timeout of the session.
     await runSql(server, walFileName("SELECT 'x' FROM pg_sleep(3600)"));
