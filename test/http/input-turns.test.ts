@@ -158,9 +158,8 @@ describe('Pipelined requests of many connections', () => {
   });
 
   it('leave the parsers of closed connections usable for later ones', async () => {
-    const { harness, total } = await slowServer();
+    const { harness } = await slowServer();
     const connections = await connectionsOf(harness, 'flood', 4);
-    const before = total();
     for (const connection of connections) {
       connection.send(Buffer.concat(Array.from({ length: 100 }, () => get('flood'))));
     }
@@ -170,7 +169,6 @@ describe('Pipelined requests of many connections', () => {
       connection.send(Buffer.concat([get('honest'), get('honest')]));
       assert.equal((await connection.answers(3)).length, 3);
     }
-    assert.ok(total() >= before);
   });
 });
 
