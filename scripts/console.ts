@@ -52,5 +52,6 @@ function isBuilt(): boolean {
     join(SOURCE, name),
   );
   const others = ['vite.config.ts', 'package-lock.json'].map((name) => join(ROOT, name));
-  return [...sources, ...others].every((path) => statSync(path).mtimeMs <= builtAt);
+  // The folder as well, which a deleted file changes.
+  return [SOURCE, ...sources, ...others].every((path) => statSync(path).mtimeMs <= builtAt);
 }
