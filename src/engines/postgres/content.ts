@@ -1,35 +1,15 @@
 import { MAX_REASON_BYTES } from '../../engine/storage.ts';
-import {
-  type ElementContent,
-  type ElementHeaders,
-  type GroupName,
-  PLAIN_GROUP,
-} from '../../model/element.ts';
-import { withChanges } from '../../model/headers.ts';
+import { withLines } from '../../engine/stored-metadata.ts';
+import type { ElementContent } from '../../model/element.ts';
 import { type LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
-import { deadLetterHeaders } from '../../model/service-headers.ts';
-import { toByteString } from '../../util/byte-string.ts';
 import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 
 /**
- * The column `head`: an element without its body. Lines of JSON, which escapes characters that PostgreSQL's text type
- * cannot store. The first line is `[contentType, contentEncoding, name, value, …]`. Statements that copy an element
- * append a line, so that SQL need not parse any, and headers are computed when an element is read:
- * - `["d", queue, at, tries, seq, reason, group]`: it became a dead letter. Lines of earlier releases have no group.
- * - `["h", name, value, …]`: a move replaced these headers; the value null removed one.
+ * The column `head`: an element without its body, as text. JSON escapes characters that PostgreSQL's text type cannot
+ * store. The first line is `[contentType, contentEncoding, name, value, …]`; statements that copy an element append
+ * others, see `engine/stored-metadata.ts`.
  */
 type Head = readonly [contentType: string | null, contentEncoding: string | null, ...headers: string[]];
-type Line =
-  | readonly [
-      'd',
-      queue: string,
-      at: number,
-      tries: number,
-      seq: number,
-      reason: string | null,
-      group?: GroupName,
-    ]
-  | readonly ['h', ...changes: (string | null)[]];
 
 type DecodedHead = Omit<ElementContent, 'body'>;
 
@@ -37,27 +17,11 @@ export function encodeHead({ contentType, contentEncoding, headers }: DecodedHea
   return JSON.stringify([contentType, contentEncoding, ...headers] satisfies Head);
 }
 
-/** The line that a move appends to a head; empty if it replaces no headers. */
-export function encodeChanges(headers: readonly (string | null)[]): string {
-  return headers.length === 0 ? '' : `\n${JSON.stringify(['h', ...headers])}`;
-}
-
 export function decodeHead(text: string, ids: Ids): DecodedHead {
   const [first = '', ...lines] = text.split('\n');
   const [contentType, contentEncoding, ...stored] = JSON.parse(first) as Head;
-  let headers: ElementHeaders = stored;
-  for (const line of lines) headers = applyLine(headers, JSON.parse(line) as Line, ids);
+  const headers = withLines(stored, lines, (seq) => ids.format(Number(seq)));
   return { contentType, contentEncoding, headers };
-}
-
-function applyLine(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders {
-  if (line[0] === 'd') {
-    const [, queue, at, tries, seq, reason, group = PLAIN_GROUP] = line;
-    const from = toByteString(queue);
-    return deadLetterHeaders(headers, { from, group, at, tries, id: ids.format(seq), reason });
-  }
-  const [, ...changes] = line;
-  return withChanges(headers, changes);
 }
 
 /** Decodes a body from PostgreSQL's text format: `\x` and two hexadecimal digits per byte. */

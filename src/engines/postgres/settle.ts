@@ -1,6 +1,7 @@
 import { SETTLED, type SettleItem, type SettleResult } from '../../engine/storage.ts';
+import { encodeChanges } from '../../engine/stored-metadata.ts';
 import { ownerNumber } from '../../model/owner.ts';
-import { encodeChanges, encodeReason, parseToken, type Token } from './content.ts';
+import { encodeReason, parseToken, type Token } from './content.ts';
 import { type ElementKinds, kindsOf, NewElements, storeElements } from './insert.ts';
 import { type Context, type Item, type Operation, type Prepared, RETRY } from './operations.ts';
 import type { RegisteredQueue, Subscription } from './registry.ts';

@@ -1,4 +1,5 @@
-import { type ElementContent, type ElementHeaders, type ElementId, NO_HEADERS } from '../../model/element.ts';
+import { decodeMetadata, encodeMetadata } from '../../engine/stored-metadata.ts';
+import type { ElementContent, ElementId } from '../../model/element.ts';
 import { EncodedArgs } from './client/connection.ts';
 
 // The binary form of contents and ids: see `library/queue.lua`.
@@ -7,10 +8,10 @@ import { EncodedArgs } from './client/connection.ts';
  * An element's content as one value:
  *
  *   P  length of the content type + 1, or 0 for none (2)  the content type
- *      length of the metadata (4)  the metadata: JSON of [encoding, header name, value, …], no bytes if there is none
+ *      length of the metadata (4)  the metadata: lines of JSON (`engine/stored-metadata.ts`), no bytes if there is none
  *      the body
  *
- * The library reads and writes the headers of elements that it moves: `withHeaders` in `library/settle.lua`.
+ * The library appends a line to the metadata of elements that it moves: `withLine` in `library/settle.lua`.
  */
 const FORM = 0x50;
 const HEAD_BYTES = 7;
@@ -36,12 +37,12 @@ let lastHead = { type: null as string | null, bytes: newHead(NOTHING, 0, NOTHING
 
 /** The part of a content before the body. */
 function headOf({ contentType, contentEncoding, headers }: ElementContent): Buffer {
-  const isBare = contentEncoding === null && headers.length === 0;
-  if (isBare && lastHead.type === contentType) return lastHead.bytes;
+  const text = encodeMetadata(contentEncoding, headers);
+  if (text === null && lastHead.type === contentType) return lastHead.bytes;
   const type = contentType === null ? NOTHING : Buffer.from(contentType);
-  const metadata = isBare ? NOTHING : Buffer.from(JSON.stringify([contentEncoding, ...headers]));
+  const metadata = text === null ? NOTHING : Buffer.from(text);
   const bytes = newHead(type, contentType === null ? 0 : type.length + 1, metadata);
-  if (isBare) lastHead = { type: contentType, bytes };
+  if (text === null) lastHead = { type: contentType, bytes };
   return bytes;
 }
 
@@ -67,21 +68,9 @@ export function decodeContent(value: Buffer, at: number): ElementContent {
   if (bodyAt > value.length)
     throw new Error(`content ends at byte ${value.length}, before its body at ${bodyAt}`);
   const contentType = typeLength === 0 ? null : value.toString('utf8', at + 3, metadataAt);
-  const { contentEncoding, headers } = decodeMetadata(value, metadataAt + 4, bodyAt);
+  const metadata = metadataAt + 4 === bodyAt ? null : value.toString('utf8', metadataAt + 4, bodyAt);
+  const { contentEncoding, headers } = decodeMetadata(metadata, idOfText);
   return { body: value.subarray(bodyAt), contentType, contentEncoding, headers };
-}
-
-function decodeMetadata(
-  value: Buffer,
-  from: number,
-  to: number,
-): { contentEncoding: string | null; headers: ElementHeaders } {
-  if (from === to) return { contentEncoding: null, headers: NO_HEADERS };
-  const [contentEncoding = null, ...headers] = JSON.parse(value.toString('utf8', from, to)) as [
-    string | null,
-    ...string[],
-  ];
-  return { contentEncoding, headers };
 }
 
 /**
@@ -98,6 +87,11 @@ const NO_TAG = '\0'.repeat(TAG_LENGTH);
 
 export function elementId(tag: string, number: number): ElementId {
   return tag + number.toString(32).padStart(NUMBER_LENGTH, '0');
+}
+
+/** The id of an element whose tag and number, in decimal digits, are one string. */
+function idOfText(text: string): ElementId {
+  return elementId(text.slice(0, TAG_LENGTH), Number(text.slice(TAG_LENGTH)));
 }
 
 /** Writes tag(12) and number(6). A malformed id gets a tag that no queue has. */

@@ -1,7 +1,6 @@
 import { NamespacePolicies } from '../../engine/queue-policy.ts';
 import type { QueueOptions } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { toByteString } from '../../util/byte-string.ts';
 import { queueText } from './keys.ts';
 
 /** The policies of the namespaces, and how the library reads them: see `library/session.lua`. */
@@ -23,7 +22,7 @@ export class Policies extends NamespacePolicies {
     const { deadLetter, retryDelay } = this.defaultsOf(queue);
     return JSON.stringify({
       ...this.#options(queue, { deadLetter, retentionMs: this.retentionMs(queue), retryDelay }),
-      from: toByteString(queue.name),
+      from: queue.name,
       groups: this.defaultGroups(queue.ns).join(','),
     });
   }

@@ -9,7 +9,7 @@ import type {
   SettleOutcome,
   Usage,
 } from '../../engine/storage.ts';
-import { type ElementHeaders, type GroupName, NO_HEADERS } from '../../model/element.ts';
+import type { GroupName } from '../../model/element.ts';
 import type { ErrorCode } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 
@@ -124,7 +124,7 @@ export type CounterEntry = readonly [queue: QueueName, group: string, ...counts:
 /** A body within its batch, as the arguments of {@link bodyAt}. */
 type BodyFields = [offset: number, length: number];
 
-/** A new element; `more` by {@link toMore}, `groups` joined by commas, `rare` {@link RareFields} as JSON. */
+/** A new element; `more` by `encodeMetadata`, `groups` joined by commas, `rare` {@link RareFields} as JSON. */
 export type ElementFields = [
   type: string | null,
   more: string | null,
@@ -223,21 +223,6 @@ export type QueueInserts = readonly [queue: QueueName, items: number[], elements
 /** Joined by commas, which no name contains; '' on a plain queue. */
 export function joinGroups(groups: readonly GroupName[]): string {
   return groups.length > 1 ? [...new Set(groups)].join(',') : (groups[0] ?? '');
-}
-
-/**
- * Encodes the rarer fields of an element's content as JSON, `[content encoding, name, value, …]`; null if it has none.
- * So a typical element, with a body and a content type, costs no JSON.
- */
-export function toMore(contentEncoding: string | null, headers: ElementHeaders): string | null {
-  if (contentEncoding === null && headers.length === 0) return null;
-  return JSON.stringify([contentEncoding, ...headers]);
-}
-
-export function fromMore(more: string | null): { contentEncoding: string | null; headers: ElementHeaders } {
-  if (more === null) return { contentEncoding: null, headers: NO_HEADERS };
-  const [contentEncoding = null, ...headers] = JSON.parse(more) as [string | null, ...string[]];
-  return { contentEncoding, headers };
 }
 
 /** Calls that are sent together, and the time of the main thread's `SteadyTime` when they are. */

@@ -19,6 +19,7 @@ import {
   type TimeLeft,
   type Usage,
 } from '../../engine/storage.ts';
+import { decodeMetadata, encodeMetadata } from '../../engine/stored-metadata.ts';
 import {
   type Delivery,
   type DeliveryState,
@@ -36,7 +37,6 @@ import {
   type CallOf,
   ELEMENT_FIELDS,
   type Fields,
-  fromMore,
   type Inserted,
   joinGroups,
   nameOf,
@@ -50,7 +50,6 @@ import {
   TAKEN_FIELDS,
   type Taken,
   type TakenFields,
-  toMore,
   type UndoneDelivery,
 } from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
@@ -232,7 +231,7 @@ export class SqliteStorage implements Storage {
     const undone = deliveries.map((delivery): UndoneDelivery => {
       const { id, group, tries, matureAt, contentType, contentEncoding, headers, body } = delivery;
       const { expiresAt = null, reason = null } = delivery as Partial<UndoableDelivery>;
-      const content = { type: contentType, more: toMore(contentEncoding, headers) };
+      const content = { type: contentType, more: encodeMetadata(contentEncoding, headers) };
       const place: [number, number] = [bodies.add(body), body.byteLength];
       return { id, group, tries, dueAt: matureAt, expiresAt, reason, ...content, body: place };
     });
@@ -300,7 +299,7 @@ export class SqliteStorage implements Storage {
       const expiry = expiresAt === null ? null : this.#time.fromWall(expiresAt);
       rare = JSON.stringify([expiry, dedupKey, fingerprint] satisfies RareFields);
     }
-    const more = toMore(contentEncoding, headers);
+    const more = encodeMetadata(contentEncoding, headers);
     const dueAt = matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
     const groups = joinGroups(element.groups);
     const offset = bodies.add(body);
@@ -329,7 +328,7 @@ function identity<T>(result: T): T {
 function readTaken([, until, fields]: Taken, group: GroupName, bodies: PackedBodies): Delivery[] {
   const deliveries: Delivery[] = [];
   for (let at = 0; at < fields.length; at += TAKEN_FIELDS) {
-    const { contentEncoding, headers } = fromMore(fields[at + 6] as TakenFields[6]);
+    const { contentEncoding, headers } = decodeMetadata(fields[at + 6] as TakenFields[6]);
     const token = fields[at + 9] as TakenFields[9];
     const delivery: Delivery = {
       id: fields[at] as TakenFields[0],
@@ -356,7 +355,7 @@ function readTaken([, until, fields]: Taken, group: GroupName, bodies: PackedBod
 function readScanned(scanned: Scanned[1], group: GroupName, bodies: PackedBodies): ScannedDelivery[] {
   return scanned.map(({ more, offset, leaseUntil, reservedAt, holder, ...rest }) => ({
     ...rest,
-    ...fromMore(more),
+    ...decodeMetadata(more),
     group,
     body: offset === null ? NO_BODY : bodyAt(bodies, offset, rest.bytes),
     lease: leaseUntil === null ? null : { token: '', until: leaseUntil },

@@ -3,8 +3,8 @@
 --   1  node(8) number(6) received(6) sent(6) time(6) contact(6) excused(6) flags(1): 1 on a cluster, 2 if an earlier
 --      attempt may have been executed; then, if deliveries are returned, the number of their call(6), and for each the
 --      index of its take in that call(2) and its seq(6)
---   2  the policy of the namespace, in the form of options (queue.lua), with `from`: the queue's name as a header's
---      value, and `groups`: those of dead letters
+--   2  the policy of the namespace, in the form of options (queue.lua), with `from`: the queue's name, and
+--      `groups`: those of dead letters
 --   3… verbs with their arguments
 --
 -- node: identifies the engine object of a node's process, which has a new name after each start

@@ -12,42 +12,30 @@
 --   r release: the value is a delay or a moment, 0 for the maturity that it had; reason
 --   e extend: the value is the length of the lease
 --   d dead-letter: reason; released without delay if there is no dead-letter queue
---   m move: the queue's name, the retention of its namespace, groups, tries or '', headers as a JSON list of names and
---     values
+--   m move: the queue's name, the retention of its namespace, groups, tries or '', a line to append to the metadata or
+--     ''
 -- Returns an outcome per item, then for each extended lease its end(6). Once a batch has copied MAX_COPIED bytes, its
 -- other items have the outcome LATER and are not settled, because Redis serves nobody else until the call ends.
 
 local ITEM = 50
 
--- Changes headers of a content. patch: names and values, false to remove a header. defaults: set only if absent.
-local function withHeaders(content, patch, defaults)
+-- Appends a line to the metadata of a content.
+local function withLine(content, line)
   assert(byte(content) == 80)
   local metadataAt, bodyAt = partsOf(content, 1)
   assert(bodyAt <= #content + 1)
-  local metadata = bodyAt > metadataAt + 4 and cjson.decode(sub(content, metadataAt + 4, bodyAt - 1)) or { cjson.null }
-  local replaced, found, kept = {}, {}, { metadata[1] }
-  for i = 1, #patch, 2 do replaced[patch[i]] = true end
-  for i = 2, #metadata, 2 do
-    local name = metadata[i]
-    found[name] = true
-    if not replaced[name] then kept[#kept + 1], kept[#kept + 2] = name, metadata[i + 1] end
-  end
-  for i = 1, #patch, 2 do
-    if patch[i + 1] then kept[#kept + 1], kept[#kept + 2] = patch[i], patch[i + 1] end
-  end
-  for i = 1, #defaults, 2 do
-    if not found[defaults[i]] then kept[#kept + 1], kept[#kept + 2] = defaults[i], defaults[i + 1] end
-  end
-  local text = cjson.encode(kept)
-  return sub(content, 1, metadataAt - 1) .. pack('>I4', #text) .. text .. sub(content, bodyAt)
+  local metadata = sub(content, metadataAt + 4, bodyAt - 1) .. line
+  return sub(content, 1, metadataAt - 1) .. pack('>I4', #metadata) .. metadata .. sub(content, bodyAt)
 end
 
--- The content of a stored element with changed headers. Malformed content is returned unchanged.
-local function contentWith(q, seq, patch, defaults)
+-- The content of a stored element with another line, which begins with a line feed. Malformed content is returned
+-- unchanged.
+local function contentWith(q, seq, line)
   local value = db('HGET', q.h, 'e' .. seq)
   local content = value and sub(value, HEAD + 1) or ''
   call.copied = call.copied + #content
-  local isReadable, changed = pcall(withHeaders, content, patch, defaults)
+  if line == '' then return content end
+  local isReadable, changed = pcall(withLine, content, line)
   return isReadable and changed or content
 end
 
@@ -77,54 +65,10 @@ local function deliver(target, element, window)
   end
 end
 
-local DIGITS = '0123456789abcdefghijklmnopqrstuv'
-
--- The id of an element, same as `elementId` in encoding.ts.
-local function idOf(q, seq)
-  local number, digits = fromSix(seq, 1), {}
-  for i = 10, 1, -1 do
-    local digit = number % 32
-    digits[i] = sub(DIGITS, digit + 1, digit + 1)
-    number = math.floor(number / 32)
-  end
-  return q.tag .. concat(digits)
-end
-
--- Formats a moment like `Date.toISOString`: Redis has no `os.date`. Years begin in March, so that leap days are last.
-local function isoTime(moment)
-  local days, rest = math.floor(moment / 86400000) + 719468, moment % 86400000
-  local era = math.floor(days / 146097)
-  local day = days - era * 146097
-  local year = math.floor((day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
-  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
-  local month = math.floor((5 * day + 2) / 153)
-  day = day - math.floor((153 * month + 2) / 5) + 1
-  year = year + era * 400 + (month >= 10 and 1 or 0)
-  month = month < 10 and month + 3 or month - 9
-  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%03dZ', year, month, day, math.floor(rest / 3600000),
-    math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, rest % 1000)
-end
-
--- Same as `headerValue` in model/service-headers.ts: each byte is a character, control characters are replaced by
--- spaces, and spaces are removed from both ends.
-local function headerValue(text)
-  local value = string.gsub(text, '[%z\1-\31\127]', ' ')
-  value = string.gsub(string.gsub(value, '^ +', ''), ' +$', '')
-  value = string.gsub(value, '[\128-\255]', function(char)
-    local code = byte(char)
-    return string.char(192 + math.floor(code / 64), 128 + code % 64)
-  end)
-  return value
-end
-
--- Sets the same headers as `deadLetterHeaders` in model/service-headers.ts.
-local function deadLetterContent(q, gid, seq, from, tries, reason)
-  local headerReason = headerValue(reason)
-  return contentWith(q, seq, {
-    'x-dl-from-queue', from, 'x-dl-group', gid ~= PLAIN and headerValue(groupName(q, gid)),
-    'x-dl-at', isoTime(call.now), 'x-dl-tries', tostring(tries),
-    'x-dl-reason', headerReason ~= '' and headerReason,
-  }, { 'x-ks-origin-id', idOf(q, seq) })
+-- The line of a dead letter, see engine/stored-metadata.ts. The id is the tag and the number of the element.
+local function deadLetterLine(q, gid, seq, from, tries, reason)
+  local id = q.tag .. string.format('%.0f', fromSix(seq, 1))
+  return '\n' .. cjson.encode({ 'd', from, call.now, tries, id, reason, gid ~= PLAIN and groupName(q, gid) or '' })
 end
 
 -- Moves a delivery that waits or is reserved to the dead-letter queue. Returns false if there is none, or its groups do
@@ -133,7 +77,7 @@ function moveToDeadLetters(q, gid, seq, d, tries, reason)
   local to, _, policy, retention = deadLetterPolicy(q)
   local target = to and destination(to, policy.groups, retention)
   if not target then return false end
-  local content = deadLetterContent(q, gid, seq, policy.from, tries, reason)
+  local content = contentWith(q, seq, deadLetterLine(q, gid, seq, policy.from, tries, reason))
   deliver(target, { '', content, policy.groups, '', reason }, 0)
   removeDelivery(q, gid, seq, d)
   flush(q)
@@ -254,15 +198,12 @@ actions = {
   m = {
     read = function(item, items)
       item.to, item.retention, item.groups = nextArgument(items), tonumber(nextArgument(items)), nextArgument(items)
-      item.tries, item.patch = tonumber(nextArgument(items)), cjson.decode(nextArgument(items))
+      item.tries, item.line = tonumber(nextArgument(items)), nextArgument(items)
     end,
     run = function(q, item, d)
       local target = destination(item.to, item.groups, item.retention)
       if not target then return NO_CAPACITY end
-      for i = 2, #item.patch, 2 do
-        if item.patch[i] == cjson.null then item.patch[i] = false end
-      end
-      local content = contentWith(q, item.seq, item.patch, {})
+      local content = contentWith(q, item.seq, item.line)
       local timing = timingText(d.maturity, item.tries or d.tries, d.expiresAt)
       removeDelivery(q, item.gid, item.seq, d)
       flush(q)

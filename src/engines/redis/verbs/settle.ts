@@ -6,6 +6,7 @@ import {
   type SettleOutcome,
   type SettleResult,
 } from '../../../engine/storage.ts';
+import { encodeChanges } from '../../../engine/stored-metadata.ts';
 import type { DeliveryState } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import { TOKEN_BYTES } from '../../../model/lease-token.ts';
@@ -140,7 +141,7 @@ function writeDetails({ action }: SettleItem, { windowMs, retentionMs }: SettleC
     if (action.reason != null) details.push(truncateUtf8(action.reason, MAX_REASON_BYTES));
   } else if (action.kind === 'move') {
     const { to, groups, tries, headers } = action;
-    details.push(queueText(to), retentionMs(to), groupsText(groups), tries ?? '', JSON.stringify(headers));
+    details.push(queueText(to), retentionMs(to), groupsText(groups), tries ?? '', encodeChanges(headers));
   }
 }
 

@@ -9,12 +9,13 @@ import {
   type ReleaseAction,
   type SettleOutcome,
 } from '../../../engine/storage.ts';
+import { decodeMetadata, encodeMetadata } from '../../../engine/stored-metadata.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { withChanges } from '../../../model/headers.ts';
 import { deadLetterHeaders } from '../../../model/service-headers.ts';
 import { toByteString } from '../../../util/byte-string.ts';
 import { truncateUtf8 } from '../../../util/truncate-utf8.ts';
-import { fromMore, joinGroups, nameOf, type QueueName, toMore } from '../protocol.ts';
+import { joinGroups, nameOf, type QueueName } from '../protocol.ts';
 import { type Incoming, insertAll } from './insert.ts';
 import type { Subscription, WorkerQueue } from './queues.ts';
 import { type DeliveryRow, type ElementRow, elementOf, isIntactContent, isIntactDelivery } from './rows.ts';
@@ -94,8 +95,8 @@ export class StoredDelivery {
     const { dueAt, expiresAt } = this.#row;
     let { more } = content;
     if (headers.length > 0) {
-      const before = fromMore(more);
-      more = toMore(before.contentEncoding, withChanges(before.headers, headers));
+      const before = decodeMetadata(more);
+      more = encodeMetadata(before.contentEncoding, withChanges(before.headers, headers));
     }
     const facts = { dueAt, tries: tries ?? this.#row.tries, expiresAt, reason: null };
     this.#moveTo(nameOf(to), { ...content, more, ...facts, groups: joinGroups(groups) });
@@ -139,7 +140,7 @@ export class StoredDelivery {
     const { queue, group } = this.#subscription;
     const content = this.#intactContent();
     if (content === null) return 'not-found';
-    const { contentEncoding, headers } = fromMore(content.more);
+    const { contentEncoding, headers } = decodeMetadata(content.more);
     const deadHeaders = deadLetterHeaders(headers, {
       from: toByteString(queue.key.name),
       group,
@@ -148,7 +149,7 @@ export class StoredDelivery {
       id: ids.format(elementOf(this.#row)),
       reason,
     });
-    const more = toMore(contentEncoding, deadHeaders);
+    const more = encodeMetadata(contentEncoding, deadHeaders);
     const groups = queues.defaultGroups(queue);
     const facts = { dueAt: now, tries: 0, expiresAt: null, reason };
     const target = this.#moveTo(nameOf({ ns: queue.key.ns, name: to }), {

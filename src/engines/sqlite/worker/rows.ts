@@ -7,7 +7,7 @@ import type { Queues, Subscription, WorkerQueue } from './queues.ts';
 import { BOUND, prepareAll, Statement, type Statements } from './schema.ts';
 import { MAX_UNWRITTEN, type Place, type SharedReservation, UnwrittenReservations } from './unwritten.ts';
 
-/** An element's content as stored: the content type, the rarer fields as JSON (see `toMore`), and the body. */
+/** An element's content as stored: the content type, the rarer fields as JSON (see `encodeMetadata`), and the body. */
 interface StoredContent {
   readonly type: string | null;
   readonly more: string | null;

@@ -1,0 +1,79 @@
+import {
+  type ElementHeaders,
+  type ElementId,
+  type GroupName,
+  NO_HEADERS,
+  PLAIN_GROUP,
+} from '../model/element.ts';
+import { withChanges } from '../model/headers.ts';
+import { deadLetterHeaders } from '../model/service-headers.ts';
+import { toByteString } from '../util/byte-string.ts';
+
+// How engines store headers: as JSON. A step of a store that copies an element appends a line instead of changing the
+// first one, so that it need not parse any; the headers are computed when the element is read.
+
+/**
+ * - `d`: the element became a dead letter. `original` is the engine's form of its id. Lines of earlier releases have no
+ *   group.
+ * - `h`: a move replaced these headers; the value null removed one.
+ */
+type Line =
+  | readonly [
+      'd',
+      queue: string,
+      at: number,
+      tries: number,
+      original: string | number,
+      reason: string | null,
+      group?: GroupName,
+    ]
+  | readonly ['h', ...changes: (string | null)[]];
+
+/** Converts `original` of a line to the id. */
+type IdOf = (original: string) => ElementId;
+
+interface Metadata {
+  readonly contentEncoding: string | null;
+  readonly headers: ElementHeaders;
+}
+
+const NO_METADATA: Metadata = { contentEncoding: null, headers: NO_HEADERS };
+
+/**
+ * Encodes the rarer fields of an element's content, `[content encoding, name, value, …]`; null if it has none. So a
+ * typical element, with a body and a content type, costs no JSON.
+ */
+export function encodeMetadata(contentEncoding: string | null, headers: ElementHeaders): string | null {
+  if (contentEncoding === null && headers.length === 0) return null;
+  return JSON.stringify([contentEncoding, ...headers]);
+}
+
+/** Decodes what {@link encodeMetadata} returned, with the lines that were appended since. */
+export function decodeMetadata(text: string | null, idOf: IdOf = String): Metadata {
+  if (text === null) return NO_METADATA;
+  const [first = '', ...lines] = text.split('\n');
+  const [contentEncoding = null, ...headers] = JSON.parse(first || '[]') as [string | null, ...string[]];
+  return { contentEncoding, headers: withLines(headers, lines, idOf) };
+}
+
+/** What a move appends to the first line; empty if it replaces no headers. */
+export function encodeChanges(headers: readonly (string | null)[]): string {
+  return headers.length === 0 ? '' : `\n${JSON.stringify(['h', ...headers])}`;
+}
+
+/** Applies the lines that follow the first one to its headers. */
+export function withLines(headers: ElementHeaders, lines: readonly string[], idOf: IdOf): ElementHeaders {
+  let result = headers;
+  for (const text of lines) {
+    const line = JSON.parse(text) as Line;
+    if (line[0] === 'd') {
+      const [, queue, at, tries, original, reason, group = PLAIN_GROUP] = line;
+      const facts = { from: toByteString(queue), group, at, tries, id: idOf(String(original)), reason };
+      result = deadLetterHeaders(result, facts);
+    } else {
+      const [, ...changes] = line;
+      result = withChanges(result, changes);
+    }
+  }
+  return result;
+}
