@@ -214,6 +214,7 @@ describe('A Redis master with a replica', TIMEOUT, () => {
       onReady: () => {},
       onDown: () => {},
       onReplicas: (areThere) => noticed.push(areThere),
+      onAlone: () => {},
     });
     t.after(() => {
       master.stop();
@@ -483,6 +484,7 @@ describe('Redis servers that accept connections and never reply', TIMEOUT, () =>
           onReady: () => {},
           onDown: () => {},
           onReplicas: () => {},
+          onAlone: () => {},
         });
         t.after(() => master.stop());
         await master.ready;

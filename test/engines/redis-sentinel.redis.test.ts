@@ -6,7 +6,7 @@ import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElement } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
-import { startSentinel } from '../support/redis-servers.ts';
+import { redisCli, startSentinel } from '../support/redis-servers.ts';
 import { until } from '../support/until.ts';
 import { redisEngine } from './redis.ts';
 
@@ -33,6 +33,29 @@ describe('The Redis engine with Sentinel', () => {
     await inserted(engine, 'after');
     // The Sentinels notify one another, so this one may learn of the new master later than the engine.
     await until(async () => (await watched.masterPort().catch(() => 0)) === successor.port);
+    assert.deepEqual(await popped(engine), ['before', 'after']);
+    await engine.stop();
+    await watched.stop();
+  });
+
+  it('follows a failover that an operator requested while the old master still serves', async () => {
+    const watched = await startSentinel();
+    const engine = redisEngine({
+      url: watched.url,
+      namespaces: NAMESPACES,
+      clock: null,
+      ownClock: systemClock,
+    });
+    await engine.start();
+    await inserted(engine, 'before');
+    const oldPort = await watched.masterPort();
+    // The Sentinels make the old master a replica only after ten seconds; here, they never can.
+    redisCli(oldPort, 'ACL', 'SETUSER', 'default', '-slaveof', '-replicaof');
+    const { port: sentinelPort } = new URL(watched.url.replace(/,.*/, ''));
+    redisCli(Number(sentinelPort), 'SENTINEL', 'FAILOVER', 'watched');
+    await until(async () => (await watched.masterPort()) !== oldPort);
+    await inserted(engine, 'after');
+    assert.match(redisCli(oldPort, 'INFO', 'replication'), /role:master/);
     assert.deepEqual(await popped(engine), ['before', 'after']);
     await engine.stop();
     await watched.stop();

@@ -57,6 +57,8 @@ interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
   readonly onReady: (facts: ServerFacts, mayHaveLostWrites: boolean) => void;
   /** Changes stopped waiting for replicas, as there has been none for a while, or wait again, as there is one. */
   readonly onReplicas: (hasReplicas: boolean) => void;
+  /** Called every two seconds while it has no replica: another server may have taken over. */
+  readonly onAlone: () => void;
 }
 
 /** A server that did not reply for this long was unavailable: a heartbeat is sent every two seconds. */
@@ -158,9 +160,9 @@ export class Master {
     return new RedisConnection({ ...options, clock, locate, login: settings.login, firstConnectMs });
   }
 
-  /** Opens new connections: the server replied that it is no longer a master. */
-  reconnect(): void {
-    for (const connection of this.#connections) connection.reconnect(new CommandLost(false));
+  /** Opens new connections: the server is no longer the master. */
+  reconnect(reason: Error = new CommandLost(false)): void {
+    for (const connection of this.#connections) connection.reconnect(reason);
   }
 
   /** Sends waiting commands, then closes the connections. */
@@ -174,7 +176,7 @@ export class Master {
   }
 
   #open(): RedisConnection {
-    const { clock, locate, settings, onReady, onDown } = this.#options;
+    const { clock, locate, settings, onReady, onDown, onAlone } = this.#options;
     const { login, wait } = settings;
     // If another server may take over, a master without replicas may be cut off, and what it acknowledged would be
     // lost.
@@ -206,6 +208,7 @@ export class Master {
         recheckServer(connection, this.#options).then(
           (replicas) => {
             heartbeatsWithout = replicas > 0 ? 0 : heartbeatsWithout + 1;
+            if (replicas === 0) onAlone();
             if (wait !== null) return;
             if (replicas > 0) this.#setWait(connection, 1);
             else if (isSingle(facts) && heartbeatsWithout >= HEARTBEATS_WITHOUT_REPLICA)

@@ -40,6 +40,9 @@ export class Topology {
   #isStarted = false;
   #isStopped = false;
   #isRefreshDue = false;
+  /** The address that a Sentinel named last, `host:port`. */
+  #located: string | null = null;
+  #isCheckingSentinels = false;
   #cancelRefresh: CancelTimer = () => {};
 
   constructor(options: TopologyOptions) {
@@ -171,6 +174,7 @@ export class Topology {
         this.refresh();
       },
       onReplicas: (hasReplicas) => onReplicas(address, hasReplicas),
+      onAlone: () => void this.#checkSentinels(master),
     });
     this.#masters.set(address, master);
     if (this.#isStopped) master.stop();
@@ -181,12 +185,36 @@ export class Topology {
   async #locate(): Promise<Address> {
     const { sentinel, addresses } = this.#options.settings;
     if (sentinel === null) return addresses[0] as Address;
-    const { master, login } = sentinel;
-    const command = { name: 'SENTINEL', args: ['get-master-addr-by-name', master] };
-    return this.#queryFirst(addresses, login, command, (reply) => {
-      if (!Array.isArray(reply)) throw new Error(`the Sentinel knows no master "${master}"`);
-      return { host: asString(reply[0]), port: Number(asString(reply[1])) };
-    });
+    const { login } = sentinel;
+    const found = await this.#queryFirst(addresses, login, ...masterQuery(sentinel.master));
+    this.#located = textOf(found);
+    return found;
+  }
+
+  /**
+   * After a failover that an operator requested, the old master serves on for ten seconds, until the Sentinels make it
+   * a replica. Nothing that it acknowledges then would survive. So while a master has no replica, the Sentinels are
+   * queried, and it is left if most of them name another one: a single one may know less than the others.
+   */
+  async #checkSentinels(current: Master): Promise<void> {
+    const { sentinel, addresses } = this.#options.settings;
+    if (sentinel === null || this.#isCheckingSentinels) return;
+    this.#isCheckingSentinels = true;
+    const [command, read] = masterQuery(sentinel.master);
+    const named = await Promise.allSettled(
+      addresses.map(async (address) => read(await this.#query(address, sentinel.login, command, QUERY_MS))),
+    );
+    this.#isCheckingSentinels = false;
+    const votes = new Map<string, number>();
+    for (const result of named) {
+      if (result.status === 'rejected') continue;
+      const address = textOf(result.value);
+      votes.set(address, (votes.get(address) ?? 0) + 1);
+    }
+    for (const [address, count] of votes) {
+      if (address === this.#located || count <= addresses.length / 2) continue;
+      current.reconnect(new Error(`the Sentinels name another master, ${address}`));
+    }
   }
 
   #isPartOfCluster(): Promise<boolean> {
@@ -298,6 +326,20 @@ function readSlots(reply: Reply, asked: Address): (string | undefined)[] {
     slots.fill(`${asString(host) || asked.host}:${asString(port)}`, Number(from), Number(to) + 1);
   }
   return slots;
+}
+
+/** The query for the address of a master, and how a Sentinel's reply is read. */
+function masterQuery(name: string): [Command, (reply: Reply) => Address] {
+  const command = { name: 'SENTINEL', args: ['get-master-addr-by-name', name] };
+  const read = (reply: Reply): Address => {
+    if (!Array.isArray(reply)) throw new Error(`the Sentinel knows no master "${name}"`);
+    return { host: asString(reply[0]), port: Number(asString(reply[1])) };
+  };
+  return [command, read];
+}
+
+function textOf({ host, port }: Address): string {
+  return `${host}:${port}`;
 }
 
 /** `host:port`, as in `MOVED`; the host may be an IPv6 address without brackets. */
