@@ -91,6 +91,9 @@ export class Cluster {
   /** Called for each new peer: ends the wait in `#checkLiveNodes` if the peer serves another variant. */
   #onPeer: (() => void) | null = null;
   #unsubscribe: (() => void) | null = null;
+  /** The version of the stored variant; null: none is stored. */
+  #claimedVersion: string | null = null;
+  #dataLosses = 0;
 
   constructor(namespace: Namespace, shared: Shared) {
     this.#namespace = namespace;
@@ -131,6 +134,11 @@ export class Cluster {
     this.#peers.clear();
     this.#unsubscribe?.();
     this.#unsubscribe = null;
+  }
+
+  /** How often this node found that the engine had lost what was stored. */
+  get dataLosses(): number {
+    return this.#dataLosses;
   }
 
   /** The other nodes that serve this namespace. */
@@ -216,15 +224,40 @@ export class Cluster {
     await retryConflicts(async () => {
       const stored = await definitions.get('namespace', name);
       const before = stored === null ? null : variantIn(stored.value);
-      if (before === variant) return;
+      if (before === variant) {
+        this.#claimedVersion = stored?.version ?? null;
+        return;
+      }
       if (before !== null) await this.#checkLiveNodes();
-      await definitions.put('namespace', name, { variant }, stored?.version ?? null);
+      const expected = stored?.version ?? null;
+      this.#claimedVersion = await definitions.put('namespace', name, { variant }, expected);
       if (before === null) return;
       log.warn(
         { event: 'variant-changed', ns: name, before, variant },
         `the variant of namespace ${name} was ${before} and is ${variant}: elements that were stored before are not delivered`,
       );
     });
+  }
+
+  /**
+   * Checks that the engine still has the variant that this node stored or found. Nobody deletes it, so without it the
+   * engine was emptied, or continues without its data, and accepts calls as if nothing had happened. If another node
+   * has noticed that first, the variant is the same, but its version is another one.
+   * @throws VariantConflict, QuaysideError as `Definitions` does
+   */
+  async checkData(): Promise<void> {
+    if (this.#claimedVersion === null) return;
+    const { name, setup, definitions, log } = this.#namespace;
+    const stored = await definitions.get('namespace', name);
+    if (stored?.version === this.#claimedVersion) return;
+    // A node that did not see this one may have changed the variant.
+    if (stored !== null && variantIn(stored.value) !== setup.configured[VARIANT]) return;
+    await this.claimVariant();
+    this.#dataLosses += 1;
+    log.warn(
+      { event: 'data-lost', ns: name, engine: setup.shown.url },
+      `the engine has lost the data of namespace ${name}: elements and definitions that were stored before are gone`,
+    );
   }
 
   /** Waits until every live node has been seen. @throws VariantConflict if one of them serves another variant */

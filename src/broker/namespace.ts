@@ -246,6 +246,8 @@ export class Namespace {
         this.log.warn({ err: error, ns: this.name }, 'names of queues could not be read again'),
       );
       if (!this.#isDeclared) await this.#declareStored();
+      // While the engine is unavailable, the names cannot be read either, which is logged.
+      if (this.isShared) await this.cluster.checkData().catch(() => {});
     };
     if (!this.#isStopped) this.#stopRereads = repeat(reread, REREAD_MS, this);
   }

@@ -650,6 +650,11 @@ function brokerFamilies(namespaces: readonly Namespace[]): Family[] {
         return sampleOf(namespace, {}, conflicts);
       }),
     ),
+    counter(
+      'quayside_storage_data_losses_total',
+      'How often this node found that an engine had lost the data of a namespace, such as by FLUSHALL.',
+      namespaces.map((namespace) => sampleOf(namespace, {}, namespace.cluster.dataLosses)),
+    ),
     histogram(
       'quayside_storage_duration_seconds',
       'Time from an engine call to its reply, by operation.',

@@ -8,6 +8,7 @@ import type { Signaller } from '../../src/engine/signaller.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
+import { until } from '../support/until.ts';
 
 const POLICY = plain('N');
 
@@ -73,6 +74,39 @@ describe('Nodes of a namespace', () => {
       return { event: 'versions-differ', here: '1.2.3', there, node: { id, host: 'h', pid: 1 } };
     };
     assert.deepEqual(warned, [seen('b', '1.1.3'), seen('d', '2.2.3')]);
+  });
+
+  it('warn if the engine has lost the data of a namespace, whichever node notices it first', async () => {
+    const warned = new Map<Broker, string[]>();
+    const start = async (seed: number): Promise<Broker> => {
+      const events: string[] = [];
+      const log = {
+        info: () => {},
+        warn: (fields: { event?: string }) => void events.push(`${fields.event}`),
+      };
+      const namespace = { policy: POLICY, engine, configured: { variant: 'simple' } };
+      const broker = brokerOn([namespace], opened.clock, seed, log);
+      brokers.push(broker);
+      await broker.start();
+      warned.set(broker, events);
+      return broker;
+    };
+    const [a, b] = [await start(1), await start(2)];
+    const passUntil = async (condition: () => boolean): Promise<void> => {
+      // The engine replies from its own thread, in real time.
+      await until(async () => {
+        await opened.passTime(1_000);
+        return condition();
+      });
+    };
+    const lossesOf = (broker: Broker): number => broker.namespace('N').cluster.dataLosses;
+    const total = (): number => lossesOf(a) + lossesOf(b);
+    assert.equal(await engine.definitions.delete('namespace', 'N', 'any'), true);
+    await passUntil(() => total() === 2);
+    assert.deepEqual([...warned.values()], [['data-lost'], ['data-lost']]);
+    const end = opened.clock.now() + 180_000;
+    await passUntil(() => opened.clock.now() >= end);
+    assert.deepEqual([lossesOf(a), lossesOf(b)], [1, 1]);
   });
 
   it('start with another variant only after other nodes had time to announce themselves', async () => {
