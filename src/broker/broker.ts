@@ -55,8 +55,8 @@ export class Broker implements Service {
   readonly #self: NodeInfo;
   #tids = 0;
   #hasWarnedOfMixture = false;
-  /** Versions of other nodes that were warned of. */
-  readonly #otherVersions = new Set<string>();
+  /** Versions of other nodes that were warned of, each with the node's id. */
+  readonly #otherVersions = new Map<string, string>();
   #stopping: Promise<void> | null = null;
 
   constructor(options: BrokerOptions) {
@@ -227,11 +227,13 @@ export class Broker implements Service {
     this.#warnOfLocal(node, log);
   }
 
-  /** Logs once for each version that it must not share an engine with this one. */
+  /** Logs that a version must not share an engine with this one: once, and again after the node with it has gone. */
   #warnOfVersion({ id, host, pid, version: there }: NodeInfo, log: BrokerLog): void {
     const { version: here } = this.#self;
-    if (minorOf(there) === minorOf(here) || this.#otherVersions.has(there)) return;
-    this.#otherVersions.add(there);
+    if (minorOf(there) === minorOf(here)) return;
+    const known = this.#otherVersions.get(there);
+    if (known === id || this.nodes().some((node) => node.id === known)) return;
+    this.#otherVersions.set(there, id);
     log.warn(
       { event: 'versions-differ', here, there, node: { id, host, pid } },
       'another node runs a version that must not share an engine with this one',

@@ -59,21 +59,29 @@ describe('Nodes of a namespace', () => {
     assert.deepEqual(conflictsAt(a), []);
   });
 
-  it('warn once for each version of another node whose MINOR differs', async () => {
+  it('warn of each version of another node whose MINOR differs, and again of one that comes after that node has gone', async () => {
     const warned: object[] = [];
     const log = { info: () => {}, warn: (fields: object) => void warned.push(fields) };
     const own = brokerOn([{ policy: POLICY, engine }], opened.clock, 1, log, '1.2.3');
     brokers.push(own);
     await own.start();
-    for (const [id, version] of Object.entries({ a: '1.2.9', b: '1.1.3', c: '1.1.3', d: '2.2.3' })) {
+    const appear = (id: string, version: string): void => {
       const there = { id, host: 'h', pid: 1, version, startedAt: 0 };
       signaller.publish('N', { kind: 'node', node: there, first: false, ns: 'N', from: id });
-    }
+    };
+    for (const [id, version] of Object.entries({ a: '1.2.9', b: '1.1.3', c: '1.1.3', d: '2.2.3' }))
+      appear(id, version);
     await opened.passTime(0);
     const seen = (id: string, there: string): object => {
       return { event: 'versions-differ', here: '1.2.3', there, node: { id, host: 'h', pid: 1 } };
     };
-    assert.deepEqual(warned, [seen('b', '1.1.3'), seen('d', '2.2.3')]);
+    assert.deepEqual(warned.splice(0), [seen('b', '1.1.3'), seen('d', '2.2.3')]);
+    signaller.publish('N', { kind: 'gone', ns: 'N', from: 'b' });
+    await opened.passTime(0);
+    appear('e', '1.1.3');
+    appear('d', '2.2.3');
+    await opened.passTime(0);
+    assert.deepEqual(warned, [seen('e', '1.1.3')]);
   });
 
   it('warn if the engine has lost the data of a namespace, whichever node notices it first', async () => {
