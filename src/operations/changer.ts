@@ -112,6 +112,8 @@ export class ElementChanger {
   readonly #options: ChangerOptions;
   /** The queues that dead letters return to, by name; a string is the reason why they cannot. */
   readonly #returns = new Map<string, Queue | string>();
+  /** Names of the queues that the dead letters of the present batch create. */
+  readonly #created = new Set<string>();
 
   /** The transit queue; null if the operation needs none. */
   readonly transit: Queue | null;
@@ -134,6 +136,9 @@ export class ElementChanger {
   async change(batch: ChangeBatch): Promise<Changes> {
     if (batch.deliveries.length === 0) return NOTHING;
     if (this.#options.request.action === 'copy') return this.#copy(batch);
+    this.#created.clear();
+    // Producers may write the headers that name them, so the number of values is unbounded.
+    if (this.#returns.size >= TRANSIT_PAGE) this.#returns.clear();
     const planned = batch.deliveries.map((delivery) => this.#plan(delivery));
     const failures = planned.filter((plan) => typeof plan === 'string');
     const plans = planned.filter((plan) => plan !== null && typeof plan !== 'string');
@@ -227,13 +232,14 @@ export class ElementChanger {
     let found = this.#returns.get(from);
     if (found === undefined) {
       try {
-        found = namespace.queue(checkName(FROM_QUEUE, fromByteString(from) ?? ''));
+        const name = checkName(FROM_QUEUE, fromByteString(from) ?? '');
+        namespace.checkQueueLimit([...this.#created, name]);
+        if (!namespace.knownNames.has(name)) this.#created.add(name);
+        found = namespace.visit(name);
       } catch (error) {
         if (!(error instanceof QuaysideError)) throw error;
         found = error.message;
       }
-      // Producers may write these headers, so the number of values is unbounded.
-      if (this.#returns.size >= TRANSIT_PAGE) this.#returns.clear();
       this.#returns.set(from, found);
     }
     return found;

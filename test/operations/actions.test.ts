@@ -25,12 +25,17 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       plain('jobs', { deadLetter: { maxTries: 2, queue: 'dead' } }),
       plain('stream', { groups: ['g1', 'g2'] }),
       plain('strict', { groups: ['g1', 'g2'], deadLetter: { maxTries: 1, queue: 'dead' } }),
+      plain('narrow', { deadLetter: { maxTries: 1, queue: 'dead' } }),
       plain('few', { groups: ['g1'], maxGroups: 1, deadLetter: { maxTries: 1, queue: 'dead' } }),
     ];
 
     before(async () => {
       opened = await engine.open({ namespaces });
-      const all = namespaces.map((policy) => ({ policy, engine: opened.engine }));
+      const all = namespaces.map((policy) => ({
+        policy,
+        engine: opened.engine,
+        ...(policy.name === 'narrow' && { maxQueues: 3 }),
+      }));
       node = await new OperationNode(all, opened.clock, sandbox).start();
     });
     after(async () => {
@@ -237,6 +242,18 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.deepEqual(await node.bodies('few', 'dead', ['ready'], 'g1'), ['y', 'z']);
       assert.deepEqual(await node.bodies('few', from, ['ready'], 'g1'), ['g1']);
       assert.equal((await node.elements('few', from, ['ready'], 'x')).length, 3);
+    });
+
+    it('redrive creates no more queues than maxQueues, and returns the dead letters of those that fit', async () => {
+      const [a, b, c] = [queue(), queue(), queue()];
+      for (const from of [a, b, c, a, b]) {
+        await node.insert('narrow', 'dead', { body: from, headers: ['x-dl-from-queue', from] });
+      }
+      const done = await node.run({ action: 'redrive', source: { ns: 'narrow', queue: 'dead' } }, opened);
+      assert.deepEqual([done.state, done.matched, done.changed, done.failed], ['done', 5, 4, 1]);
+      assert.match(done.error ?? '', /raise maxQueues/);
+      assert.deepEqual(await node.broker.namespace('narrow').queueNames(), [a, b, 'dead'].sort());
+      assert.deepEqual(await node.bodies('narrow', 'dead'), [c]);
     });
 
     it('release ends the leases of the chosen elements only, and counts no try', async () => {
