@@ -489,9 +489,12 @@ describe('The options of a batch take', () => {
       assert.match(jsonOf<Problem>(answer).detail, message);
     }
     const body = JSON.stringify({ from: [one] });
-    const inQuery = await client.request('POST', '/take?group=g', { body });
-    assert.equal(inQuery.status, 400);
-    assert.match(jsonOf<Problem>(inQuery).detail, /^group is not a parameter .* from\[0\]\.group\.$/);
+    for (const name of ['group', 'grup', 'Group']) {
+      const inQuery = await client.request('POST', `/take?${name}=g`, { body });
+      assert.equal(inQuery.status, 400);
+      const { detail } = jsonOf<Problem>(inQuery);
+      assert.match(detail, new RegExp(`^"${name}" is not a parameter .* from\\[0\\]\\.group\\.$`));
+    }
     const all = jsonOf<Record<string, unknown>>(await client.request('GET', '/q/N'));
     assert.equal(queue in all, false, 'a request that was rejected creates no queue');
   });

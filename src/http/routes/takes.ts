@@ -11,6 +11,7 @@ import { LIMITS } from '../../model/limits.ts';
 import { atMember, parse } from '../../model/members.ts';
 import { Group, Name } from '../../model/names.ts';
 import { STRICT } from '../../model/records.ts';
+import { nearestName } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import {
   allowing,
@@ -270,11 +271,12 @@ export const takeRoutes: readonly Route[] = [
       'outcome-unknown',
     ],
     handle(call, query) {
-      // Ignored like other unknown parameters, it would take elements of another group.
-      if (new URLSearchParams(call.search).has('group')) {
+      // Ignored like other unknown parameters, it would take elements of another group. So would a misspelt one.
+      for (const name of new URLSearchParams(call.search).keys()) {
+        if (nearestName(name, ['group']) === null) continue;
         throw invalidParameter(
-          'group',
-          'group is not a parameter of this path. Give it in the body: from[0].group.',
+          name,
+          `${quote(name)} is not a parameter of this path. Give the group in the body: from[0].group.`,
         );
       }
       readMany(call, (payload) => {
