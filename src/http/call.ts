@@ -229,8 +229,8 @@ export class HttpCall {
   }
 
   /** Starts a response of unknown length: `write` appends to it, and `response.end` ends it. */
-  startStream(contentType: string): void {
-    const headers = this.#headers(contentType, null);
+  startStream(contentType: string, moreHeaders: readonly string[]): void {
+    const headers = [...this.#headers(contentType, null), ...moreHeaders];
     if (!this.front.isClosing) headers.push('connection', 'close');
     // Closing the connection ends the body. Without chunked encoding, each write is a single system call.
     this.response.useChunkedEncodingByDefault = false;

@@ -106,6 +106,12 @@ export function rareHeader(rawHeaders: readonly string[], name: string): string 
   return found;
 }
 
+/** Whether the response may be compressed with gzip. */
+export function acceptsGzip(rawHeaders: readonly string[]): boolean {
+  const accepted = rareHeader(rawHeaders, 'accept-encoding') ?? '';
+  return /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(accepted);
+}
+
 /** @param lower the name in lower case */
 function readElementHeader(head: RequestHead, lower: string, value: string): void {
   const shortName = lower.slice(ELEMENT_HEADER_PREFIX.length);

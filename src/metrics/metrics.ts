@@ -147,7 +147,7 @@ function namespacesOf(families: readonly Family[]): Set<string> {
 function eventFamilies({ subscribers, bytes }: EventCounts): Family[] {
   return [
     gauge('quayside_event_subscribers', 'Subscribers of events on this node.', singleSample(subscribers)),
-    counter('quayside_event_bytes_total', 'Bytes of events sent.', singleSample(bytes)),
+    counter('quayside_event_bytes_total', 'Bytes of events sent, before compression.', singleSample(bytes)),
   ];
 }
 

@@ -131,6 +131,31 @@ describe('GET /events', () => {
       assert.match(listener.lastEventId, /^[\w.-]+-\d+$/);
     }));
 
+  it('sends a client that accepts gzip the same events at once, in a tenth of the bytes, and ends the compressed stream', () =>
+    withEvents(async (events) => {
+      const client = events.harness.client();
+      for (let i = 0; i < 300; i += 1) await client.insert('N', `queue-${i}`, 'a');
+      const plainly = await events.complete();
+      const gzipped = await events.complete({ headers: { 'accept-encoding': 'deflate, gzip' } });
+      assert.equal((await plainly.opened).headers['content-encoding'], undefined);
+      assert.equal((await gzipped.opened).headers['content-encoding'], 'gzip');
+      assert.equal(gzipped.of('queues').length, 300);
+      assert.deepEqual(gzipped.of('queues'), plainly.of('queues'));
+      assert.ok(gzipped.receivedBytes < plainly.receivedBytes / 10, `${gzipped.receivedBytes} bytes`);
+      await client.insert('N', 'queue-7', 'b');
+      await events.until(() => gzipped.queue('N', 'queue-7')?.size === 2);
+      events.harness.server.drain();
+      await events.until(() => gzipped.isClosed);
+      await events.until(() => gzipped.events.at(-1)?.event === 'end');
+      assert.equal(gzipped.decodingError, null);
+    }));
+
+  it('sends no gzip to a client that excludes it', () =>
+    withEvents(async (events) => {
+      const listener = await events.complete({ headers: { 'accept-encoding': 'gzip;q=0, identity' } });
+      assert.equal((await listener.opened).headers['content-encoding'], undefined);
+    }));
+
   it('sends the full picture as soon as every queue has been read, before the next update is due', () =>
     withEvents(async (events) => {
       await events.harness.client().insert('N', 'orders', 'a');

@@ -1,4 +1,6 @@
 import { type ClientRequest, type IncomingMessage, request } from 'node:http';
+import type { Readable } from 'node:stream';
+import { constants, createGunzip } from 'node:zlib';
 
 /** One server-sent event, as a browser would dispatch it. */
 export interface ServerEvent {
@@ -30,8 +32,12 @@ export class EventClient {
   retryMs: number | null = null;
   /** Whether the connection is closed. */
   isClosed = false;
-  /** Number of bytes received. */
+  /** Number of bytes of events received. */
   bytes = 0;
+  /** Number of bytes of the response received, perhaps compressed. */
+  receivedBytes = 0;
+  /** Why the response could not be decompressed to its end; null: it could, or has not ended. */
+  decodingError: Error | null = null;
   readonly #request: ClientRequest;
   #text = '';
 
@@ -58,8 +64,14 @@ export class EventClient {
     this.opened = new Promise((resolve, reject) => {
       this.#request.on('error', reject);
       this.#request.on('response', (response) => {
-        response.setEncoding('utf8');
-        response.on('data', (text: string) => this.#read(text));
+        response.on('data', (chunk: Buffer) => {
+          this.receivedBytes += chunk.length;
+        });
+        const decoded = decodedBody(response, (error) => {
+          this.decodingError = error;
+        });
+        decoded.setEncoding('utf8');
+        decoded.on('data', (text: string) => this.#read(text));
         response.on('error', () => {});
         resolve(response);
       });
@@ -127,4 +139,9 @@ export class EventClient {
       else things.set(name, one);
     }
   }
+}
+
+function decodedBody(response: IncomingMessage, onError: (error: Error) => void): Readable {
+  if (response.headers['content-encoding'] !== 'gzip') return response;
+  return response.pipe(createGunzip({ flush: constants.Z_SYNC_FLUSH })).on('error', onError);
 }

@@ -14,7 +14,7 @@ import { namedObject, Type } from '../../util/schema.ts';
 import { originOf, SESSION_PATH } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import { routeNotFound, unauthorized } from '../errors.ts';
-import { rareHeader } from '../head.ts';
+import { acceptsGzip, rareHeader } from '../head.ts';
 import { nameOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
 import { empty, json, type Route, route } from '../route.ts';
@@ -287,10 +287,7 @@ async function sendFile(
     call.sendEmpty(304, headers);
     return;
   }
-  const acceptsGzip = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(
-    rareHeader(rawHeaders, 'accept-encoding') ?? '',
-  );
-  const gzipped = acceptsGzip ? file.gzipped : null;
+  const gzipped = acceptsGzip(rawHeaders) ? file.gzipped : null;
   if (gzipped !== null) headers.push('content-encoding', 'gzip');
   await call.sendPieces([gzipped ?? file.bytes], headers, file.contentType);
 }

@@ -8,6 +8,8 @@ import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import type { WaitingCall } from '../connection.ts';
+import { GzipStream } from '../gzip-stream.ts';
+import { acceptsGzip } from '../head.ts';
 import { nameOf, type QueryParameter } from '../parameters.ts';
 import { INERT_HEADERS, type Route, route } from '../route.ts';
 
@@ -26,8 +28,9 @@ const kinds: QueryParameter<readonly EventKind[] | null> = {
   },
 };
 
-/** Tells proxies not to buffer or compress the response, which would delay events. */
+/** Tells proxies not to buffer or recompress the response, which would delay events. */
 const UNBUFFERED = { 'cache-control': 'no-store, no-transform', 'x-accel-buffering': 'no' };
+const CONTENT_TYPE = 'text/event-stream; charset=utf-8';
 
 export const eventRoutes: readonly Route[] = [
   route({
@@ -50,7 +53,10 @@ export const eventRoutes: readonly Route[] = [
         status: 200,
         description: 'A full picture, then each change, until the client disconnects.',
         contentType: 'text/event-stream',
-        headers: { 'x-accel-buffering': '`no`, for nginx.' },
+        headers: {
+          'content-encoding': '`gzip`, if the client accepts it.',
+          'x-accel-buffering': '`no`, for nginx.',
+        },
       },
     ],
     problems: ['namespace-not-found', 'invalid-name', 'forbidden', 'too-many-subscribers', 'shutting-down'],
@@ -77,10 +83,13 @@ export const eventRoutes: readonly Route[] = [
  */
 class EventStream implements EventSink, WaitingCall {
   readonly #call: HttpCall;
+  /** Null: the client does not accept it. */
+  readonly #gzip: GzipStream | null;
   #subscription: EventSubscription | null = null;
 
   constructor(call: HttpCall) {
     this.#call = call;
+    this.#gzip = acceptsGzip(call.request.rawHeaders) ? new GzipStream() : null;
   }
 
   /**
@@ -114,11 +123,13 @@ class EventStream implements EventSink, WaitingCall {
   }
 
   write(bytes: Buffer, onWritten: () => void): void {
-    if (!this.#call.response.headersSent) this.#call.startStream('text/event-stream; charset=utf-8');
-    this.#call.write(bytes, onWritten);
+    if (!this.#call.response.headersSent) {
+      this.#call.startStream(CONTENT_TYPE, this.#gzip === null ? [] : ['content-encoding', 'gzip']);
+    }
+    this.#call.write(this.#gzip?.push(bytes) ?? bytes, onWritten);
   }
 
   end(bytes: Buffer): void {
-    this.#call.response.end(bytes);
+    this.#call.response.end(this.#gzip?.end(bytes) ?? bytes);
   }
 }
