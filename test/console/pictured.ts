@@ -14,16 +14,19 @@ const QUEUES = [
 ];
 const REASONS = ['smtp 550: mailbox unavailable', 'time-out', 'cannot be parsed'];
 
+/** Inserts the order with this number. */
+export async function insertOrder(opened: OpenedConsole, queue: string, number: number): Promise<void> {
+  const order = {
+    order: number,
+    customer: { name: 'Ann Example', country: 'NO' },
+    lines: [{ sku: `A-${number}`, amount: number % 10 }],
+  };
+  await opened.insert('jobs', queue, JSON.stringify(order), { 'x-ks-hdr-tenant': `tenant-${number % 3}` });
+}
+
 export async function fill(opened: OpenedConsole): Promise<void> {
   for (const [at, queue] of QUEUES.entries()) {
-    for (let i = 0; i < 8 + at * 5; i += 1) {
-      const order = {
-        order: 1000 + i,
-        customer: { name: 'Ann Example', country: 'NO' },
-        lines: [{ sku: `A-${i}`, amount: i }],
-      };
-      await opened.insert('jobs', queue, JSON.stringify(order), { 'x-ks-hdr-tenant': `tenant-${i % 3}` });
-    }
+    for (let i = 0; i < 8 + at * 5; i += 1) await insertOrder(opened, queue, 1000 + i);
   }
   for (let i = 0; i < 9; i += 1) await opened.fail('jobs', 'mails', REASONS[i % REASONS.length] ?? '');
   await opened.request('POST', '/q/jobs/invoices/pause');
@@ -89,8 +92,9 @@ export async function pagesToShow(opened: OpenedConsole): Promise<readonly Pictu
   const queue = '#/q/jobs/orders';
   const rows = 'tbody tr';
   const chart = '.plot svg';
+  const rate = '.figure-card:has-text("inserted per second"):not(:has-text("–"))';
   return [
-    { name: 'overview', where: '#/', heading: 'Overview', content: ['.alarms', '.concerns li', chart] },
+    { name: 'overview', where: '#/', heading: 'Overview', content: ['.alarms', '.concerns li', chart, rate] },
     { name: 'queues', where: '#/queues', heading: 'Queues', content: [rows] },
     { name: 'queue', where: queue, heading: 'orders', content: [rows, chart] },
     { name: 'element', where: `${queue}/e/${id}`, heading: id, content: ['.why-card', '.tree'] },
