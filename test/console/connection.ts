@@ -574,6 +574,29 @@ export function connection(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/N/chosen-b?force=1');
   });
 
+  it('drops a selected queue that was deleted before the events have named it', async () => {
+    await opened().insert('N', 'ghost-a', '1');
+    const page = await opened().page('#/queues?filter=ghost-', { isAlone: true });
+    await page.clock.install();
+    let isListed = true;
+    await page.route('**/queues?*', async (route) => {
+      const response = await route.fetch();
+      const found = (await response.json()) as { queues: object[] };
+      const deleted = { ...found.queues[0], queue: 'ghost-b' };
+      await route.fulfill({ json: { ...found, queues: [...found.queues, ...(isListed ? [deleted] : [])] } });
+    });
+    await page.reload();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    await page.locator('table.rows tbody tr').nth(1).waitFor();
+    await page.getByLabel('Select all that are listed').check();
+    await page.getByText('2 queues selected').waitFor();
+    isListed = false;
+    await page.clock.fastForward(10_000);
+    await page.getByText('1 queue selected').waitFor();
+    assert.deepEqual(await page.locator('table.rows tbody a').allTextContents(), ['ghost-a']);
+    await opened().request('DELETE', '/q/N/ghost-a?force=1');
+  });
+
   it('imports with the session that another tab has started', async () => {
     await opened().insert('N', 'two-imports', '1');
     const lines = Buffer.from(await (await opened().request('GET', '/q/N/two-imports/export')).arrayBuffer());

@@ -78,24 +78,31 @@ function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSignal): P
 /** The listed or selected queues that the stream has sent. */
 const followed = new WeakSet<FoundQueue>();
 
-/** Whether a queue has been deleted since the stream sent it. A new one that it has not sent yet has not. */
-function isGone(one: FoundQueue): boolean {
+/**
+ * Whether a queue has been deleted since it was listed: the stream has it no longer, or has never had it, and neither
+ * has the last read. A new queue that the stream has not sent yet is in that.
+ * @param read the queues of the last read, by their keys
+ */
+function isGone(one: FoundQueue, read: ReadonlyMap<string, FoundQueue>): boolean {
   if (connection.value !== 'live') return false;
-  const isThere = queues.has(keyOf(one));
-  if (isThere) followed.add(one);
-  return !isThere && followed.has(one);
+  const key = keyOf(one);
+  if (!queues.has(key)) return followed.has(one) || !read.has(key);
+  followed.add(one);
+  return false;
 }
 
 /**
  * Returns the rows of a list in their order, with the latest data of each queue: from the stream if it is live,
- * otherwise from the last read. Deleted queues are left out; a new queue that the stream has not sent yet stays.
+ * otherwise from the last read. Deleted queues are left out.
  */
-function withLatest(listed: readonly FoundQueue[], latest: readonly FoundQueue[]): readonly FoundQueue[] {
+function withLatest(
+  listed: readonly FoundQueue[],
+  read: ReadonlyMap<string, FoundQueue>,
+): readonly FoundQueue[] {
   const isLive = connection.value === 'live';
-  const read = new Map(latest.map((one) => [keyOf(one), one]));
   return listed.flatMap((one) => {
     const key = keyOf(one);
-    return isGone(one) ? [] : [{ ...one, ...read.get(key), ...(isLive && queues.get(key)) }];
+    return isGone(one, read) ? [] : [{ ...one, ...read.get(key), ...(isLive && queues.get(key)) }];
   });
 }
 
@@ -146,10 +153,11 @@ export function Queues() {
   }, [isLive]);
   version.value;
   const shown = listed.value;
-  const rows = withLatest(shown?.queues ?? [], latest?.queues ?? []);
+  const read = new Map(latest?.queues.map((one) => [keyOf(one), one]));
+  const rows = withLatest(shown?.queues ?? [], read);
   const isAnswered = shown?.key === key || found.error === null;
   // Without those that are gone: a pause would create them again.
-  const chosen = [...selected.value.values()].filter((one) => !isGone(one));
+  const chosen = [...selected.value.values()].filter((one) => !isGone(one, read));
   return (
     <>
       <div class="page-head">
