@@ -90,6 +90,23 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByText('Why is it not delivered now?').waitFor();
   });
 
+  it('does not call a stream empty if the user may not read which other groups it has', async () => {
+    await opened().request('PUT', '/q/events/unread-groups?groups=third', { body: '1' });
+    const page = await opened().page('#/users', { isAlone: true });
+    await page.route('**/console/session', async (route) => {
+      const response = await route.fetch();
+      const rights = { events: ['browse'] };
+      await route.fulfill({ response, json: { ...((await response.json()) as object), rights } });
+    });
+    await page.goto(`${opened().server.url}/console/#/q/events/unread-groups`);
+    await page.reload();
+    await page.getByText('Of a stream, only the first group is listed').waitFor();
+    assert.equal(await page.getByText('The queue is empty').count(), 0);
+    await page.goto(`${opened().server.url}/console/#/q/events/unread-groups?group=third`);
+    await page.locator('table.rows tbody a').waitFor();
+    await opened().request('DELETE', '/q/events/unread-groups?force=1');
+  });
+
   it('says how many elements are gone since they were listed', async () => {
     for (const body of ['1', '2', '3']) await opened().insert('N', 'drained', body);
     const page = await opened().samePage('#/q/N/drained');

@@ -217,6 +217,7 @@ export function ElementList({
           state={filter.state}
           looked={looked}
           queue={isKnown ? null : queue}
+          mayHaveGroups={!may('read', ns) && filter.group === null}
         />
       )}
       {isLoading && <Loading what={elements.length === 0 ? 'Searching' : 'Loading more'} />}
@@ -401,12 +402,15 @@ function NoElements({
   state,
   looked,
   queue,
+  mayHaveGroups,
 }: {
   readonly search: string;
   readonly state: DeliveryState | null;
   readonly looked: number;
   /** The name of a queue that does not exist; null: it does. */
   readonly queue: string | null;
+  /** Whether the queue may be a stream with other groups than the listed one, which the user may not read. */
+  readonly mayHaveGroups: boolean;
 }) {
   if (queue !== null) {
     return (
@@ -433,6 +437,13 @@ function NoElements({
         <Button class="link" onClick={() => setQuery({ state: null })}>
           Show all states
         </Button>
+      </Empty>
+    );
+  }
+  if (mayHaveGroups) {
+    return (
+      <Empty title="There is no element here">
+        Of a stream, only the first group is listed: you need the right <code>read</code> to choose another.
       </Empty>
     );
   }
