@@ -225,6 +225,21 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(tabs, 2, 'the present tab has another color');
   });
 
+  it('shows the example of an empty selector in another color than text, with forced colors, too', async () => {
+    const page = await opened().page('#/x-new');
+    await page.emulateMedia({ forcedColors: 'active' });
+    const colorOf = (selector: string): Promise<string> =>
+      page
+        .locator(selector)
+        .evaluate(
+          (one) =>
+            (
+              globalThis as unknown as { getComputedStyle: (of: unknown) => { color: string } }
+            ).getComputedStyle(one).color,
+        );
+    assert.notEqual(await colorOf('.cm-placeholder'), await colorOf('.cm-content'));
+  });
+
   it('prints the page alone, with the rows of its table, in light colors', async () => {
     const page = await opened().page('#/q/jobs/orders', { theme: 'dark' });
     await page.getByText('that match').waitFor();
@@ -258,6 +273,7 @@ export function navigation(opened: () => OpenedConsole): void {
     }
     await other.goto(`${opened().server.url}/console/#/x-new`);
     await other.getByText('You need the right exchange').waitFor();
+    await other.getByRole('heading', { name: 'New exchange', level: 1 }).waitFor();
     await other.goto(`${opened().server.url}/console/#/x/route/edit`);
     await other.getByText('You may not change this exchange').waitFor();
     const third = await opened().page('#/', { who: WRITER });

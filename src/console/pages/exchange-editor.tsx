@@ -45,17 +45,20 @@ const CONSUMER_NUMBERS = [
 export function NewExchange(_: PageProps) {
   const allowed = namespaces().filter((name) => may('exchange', name));
   const ns = allowed.find((name) => may('read', name)) ?? allowed[0];
-  if (ns === undefined) return <NeedsRight title="You may not create exchanges" right="exchange" />;
   return (
     <>
-      <div class="page-head">
-        <h1>New exchange</h1>
-      </div>
-      <ExchangeEditor
-        id=""
-        declared={{ src: { ns, queue: '' }, dst: [destinationFrom(ns)], consumer: { reserve: true } }}
-        version={null}
-      />
+      <h1>New exchange</h1>
+      {ns === undefined ? (
+        <section class="card">
+          <NeedsRight title="You may not create exchanges" right="exchange" />
+        </section>
+      ) : (
+        <ExchangeEditor
+          id=""
+          declared={{ src: { ns, queue: '' }, dst: [destinationFrom(ns)], consumer: { reserve: true } }}
+          version={null}
+        />
+      )}
     </>
   );
 }

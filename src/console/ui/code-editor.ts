@@ -43,6 +43,8 @@ const THEME = EditorView.theme({
     borderRight: '1px solid var(--line)',
   },
   '.cm-placeholder': { color: 'var(--muted)' },
+  // Otherwise it would have the color of text.
+  '@media (forced-colors: active)': { '.cm-placeholder': { color: 'GrayText' } },
   '&.cm-focused .cm-matchingBracket': {
     backgroundColor: 'var(--accent-soft)',
     outline: '1px solid var(--accent)',
