@@ -79,6 +79,21 @@ describe('The Redis engine with Sentinel', () => {
     await watched.stop();
   });
 
+  it('does not start if the URL takes a Sentinel for a server, or a server for a Sentinel, and the error says which', async () => {
+    const watched = await startSentinel();
+    for (const [url, error] of [
+      [watched.url.replace(/\?.*/, ''), /: it is a Sentinel; name its master with \?sentinel=NAME$/],
+      [
+        `${watched.master.url}?sentinel=watched`,
+        /: it is not a Sentinel; leave out sentinel, or name the Sentinels$/,
+      ],
+    ] as const) {
+      const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock });
+      await assert.rejects(engine.start(), error);
+    }
+    await watched.stop();
+  });
+
   it('does not start if the Sentinels do not know the master, which the error names', async () => {
     const watched = await startSentinel();
     const url = watched.url.replace('sentinel=watched', 'sentinel=mistyped');

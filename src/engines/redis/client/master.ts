@@ -308,8 +308,13 @@ async function checkServer(
   const { library, loadsLibrary, settings } = options;
   const { db } = settings.login;
   if (db !== 0) await selectDatabase(connection, db);
-  const [reply, time] = await Promise.all([connection.send('INFO', []), connection.send('TIME', [])]);
-  const info = readInfo(reply);
+  const replies = Promise.allSettled([connection.send('INFO', []), connection.send('TIME', [])]);
+  const [infoReply, timeReply] = await replies;
+  const info = readInfo(resultOf(infoReply));
+  // A Sentinel knows no TIME.
+  if (info.get('redis_mode') === 'sentinel')
+    throw new UnfitRedis('it is a Sentinel; name its master with ?sentinel=NAME');
+  const now = readTime(resultOf(timeReply));
   checkVersion(info);
   checkEviction(info);
   const isCluster = info.get('cluster_enabled') === '1';
@@ -326,7 +331,7 @@ async function checkServer(
     runId: info.get('run_id') ?? '',
     replicas: replicasIn(info),
     isCluster,
-    now: readTime(time),
+    now,
     appendOnly: info.get('aof_enabled') === '1',
     appendFsync: await readSetting(connection, 'appendfsync'),
   };
@@ -458,6 +463,11 @@ async function readSetting(connection: RedisConnection, name: string): Promise<s
     if (error instanceof ReplyError) return null;
     throw error;
   }
+}
+
+function resultOf<T>(result: PromiseSettledResult<T>): T {
+  if (result.status === 'rejected') throw result.reason;
+  return result.value;
 }
 
 function readInfo(reply: Reply): ReadonlyMap<string, string> {

@@ -186,9 +186,14 @@ export class Topology {
     const { sentinel, addresses } = this.#options.settings;
     if (sentinel === null) return addresses[0] as Address;
     const { login } = sentinel;
-    const found = await this.#queryFirst(addresses, login, ...masterQuery(sentinel.master));
-    this.#located = textOf(found);
-    return found;
+    try {
+      const found = await this.#queryFirst(addresses, login, ...masterQuery(sentinel.master));
+      this.#located = textOf(found);
+      return found;
+    } catch (error) {
+      if (!(error as Error).message.includes("unknown command 'SENTINEL'")) throw error;
+      throw new Error('it is not a Sentinel; leave out sentinel, or name the Sentinels');
+    }
   }
 
   /**
