@@ -109,6 +109,14 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     );
   });
 
+  it('cause an error about the database if there is none of that name', async () => {
+    const server = await sharedServer();
+    assert.match(
+      await startError(server.url().replace(/postgres$/, 'missing')),
+      /database "missing" does not exist; check that .* database, user and password are correct/,
+    );
+  });
+
   it('are rejected if the encoding of the database cannot represent all characters', async () => {
     const server = await sharedServer();
     await runSql(server, `CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0`);

@@ -313,7 +313,8 @@ export class Link {
 
 const STOPPED = new Error('the engine was stopped');
 
-const CHECK_SERVER = 'check that the server is running, and that host, port, user and password are correct';
+const CHECK_SERVER =
+  'check that the server is running, and that host, port, database, user and password are correct';
 const MORE_CONNECTIONS =
   'raise max_connections, or the CONNECTION LIMIT of the user or database, or close connections of others: each node needs three connections';
 
