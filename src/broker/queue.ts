@@ -5,7 +5,6 @@ import { SCAN_BYTES } from '../engine/scan-cursor.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import { countPuts } from '../engine/stats.ts';
 import {
-  type DeliveryRef,
   type OnRepeat,
   type QueueCounts,
   type ReleaseAction,
@@ -48,7 +47,7 @@ import { queueRecord } from './queue-record.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
 /** For front ends, which settle with these types but must not import storage. */
-export type { DeliveryRef, ReleaseAction, SettleAction, SettleItem, SettleOutcome, SettleResult };
+export type { ReleaseAction, SettleAction, SettleItem, SettleOutcome, SettleResult };
 
 const ONE_GET_UNDONE = { get: -1 } as const;
 const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
@@ -92,7 +91,7 @@ export interface QueueScanOptions extends Omit<ScanOptions, 'group' | 'leftMs'> 
 export interface QueueMove {
   /** The queue of the finished element, in the same engine. Defaults to the queue whose `transfer` is called. */
   readonly from?: Queue;
-  readonly finish: DeliveryRef;
+  readonly finish: Receipt;
   readonly inserts: readonly { readonly queue: Queue; readonly element: NewElement }[];
 }
 

@@ -292,17 +292,6 @@ export interface TakeResult {
   readonly isLeft?: boolean;
 }
 
-/**
- * A receipt for a reserved delivery. Without `token` it refers to the current reservation, if that is owned by `owner`
- * or has no owner; without `owner` as well, to any current reservation.
- */
-export interface DeliveryRef {
-  readonly id: ElementId;
-  readonly group: GroupName;
-  readonly token: string | null;
-  readonly owner?: string | null;
-}
-
 /** A delivery, the state in which it must be, and the action to apply. */
 export interface SettleItem {
   readonly queue: QueueKey;
@@ -310,7 +299,10 @@ export interface SettleItem {
   readonly group: GroupName;
   /** `waiting`: ready or scheduled. */
   readonly from: 'reserved' | 'waiting';
-  /** As in {@link DeliveryRef}; null with `from: 'waiting'`. */
+  /**
+   * Of the reservation; null with `from: 'waiting'`. Without it, the item is about the current reservation, if that is
+   * owned by `owner` or has no owner; without `owner` as well, about any current reservation.
+   */
   readonly token: string | null;
   readonly owner?: string | null;
   readonly action: SettleAction;

@@ -1,8 +1,8 @@
 import fc from 'fast-check';
-import type { DeliveryRef } from '../../src/engine/storage.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { newElement } from '../support/elements.ts';
+import type { DeliveryRef } from '../support/settle.ts';
 import type { Model } from './model.ts';
 import { checkAll, sweepAll } from './model-check.ts';
 import { QUEUES, STREAM_GROUPS, type World } from './model-world.ts';

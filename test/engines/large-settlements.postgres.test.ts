@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict';
 import { afterEach, before, beforeEach, describe, it } from 'node:test';
 import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
-import type { DeliveryRef } from '../../src/engine/storage.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
-import { commit, remove, settle, transfer } from '../support/settle.ts';
+import { commit, type DeliveryRef, remove, settle, transfer } from '../support/settle.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 

@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
+import type { Storage } from '../../src/engine/storage.ts';
 import type { Delivery, DeliveryState, NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { newElement } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
-import { commit, purge, remove, rollback, transfer } from '../support/settle.ts';
+import { commit, type DeliveryRef, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { until } from '../support/until.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { endSessions, openNode } from './postgres-node.ts';

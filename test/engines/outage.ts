@@ -1,11 +1,19 @@
 import assert from 'node:assert/strict';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { DeliveryRef } from '../../src/engine/storage.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import type { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
-import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
+import {
+  commit,
+  type DeliveryRef,
+  extend,
+  nextDueAt,
+  purge,
+  remove,
+  rollback,
+  transfer,
+} from '../support/settle.ts';
 import { inTime, settledOf, turns } from './fake-time.ts';
 
 const POP = { group: '', count: 10, leaseMs: null };

@@ -9,12 +9,13 @@
  *   token
  */
 
-import type { DeliveryRef, SettleAction } from '../../src/engine/storage.ts';
+import type { SettleAction } from '../../src/engine/storage.ts';
 import { open } from '../../src/engines/sqlite/index.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { systemClock } from '../../src/util/clock.ts';
 import { newElement } from '../support/elements.ts';
 import { seededRandom } from '../support/random.ts';
+import type { DeliveryRef } from '../support/settle.ts';
 
 const [folder = '', mode = 'insert', argument = '0'] = process.argv.slice(2);
 const random = seededRandom(mode === 'random' ? Number(argument) : 1);

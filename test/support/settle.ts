@@ -1,14 +1,17 @@
 import type {
-  DeliveryRef,
   FinishAction,
   ReleaseAction,
   SettleAction,
+  SettleItem,
   SettleOutcome,
   SettleResult,
   Storage,
 } from '../../src/engine/storage.ts';
 import type { DeliveryState, ElementId, GroupName } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
+
+/** A reserved delivery. */
+export type DeliveryRef = Pick<SettleItem, 'id' | 'group' | 'token' | 'owner'>;
 
 /** A commit of a reserved delivery, with inserts. */
 export interface Transfer {

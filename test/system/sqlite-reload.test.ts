@@ -1,12 +1,11 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
-import type { DeliveryRef } from '../../src/engine/storage.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import { Faults } from '../engines/sqlite-faults.ts';
 import { withFolder } from '../engines/sqlite-folder.ts';
 import { newElement } from '../support/elements.ts';
-import { commit } from '../support/settle.ts';
+import { commit, type DeliveryRef } from '../support/settle.ts';
 
 const SQLITE_NOMEM = 7;
 const SQLITE_FULL = 13;

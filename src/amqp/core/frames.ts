@@ -133,15 +133,15 @@ export function frame(type: number, channel: number, code: number, write: () => 
   writer.reset();
   writer.list(code, write);
   const bytes = writer.finish(HEADER_BYTES);
-  writeHeader(bytes, 0, bytes.length, type, channel);
+  writeHeader(bytes, bytes.length, type, channel);
   return bytes;
 }
 
-function writeHeader(bytes: Buffer, at: number, size: number, type: number, channel: number): void {
-  bytes.writeUInt32BE(size, at);
-  bytes[at + 4] = DATA_OFFSET;
-  bytes[at + 5] = type;
-  bytes.writeUInt16BE(channel, at + 6);
+function writeHeader(bytes: Buffer, size: number, type: number, channel: number): void {
+  bytes.writeUInt32BE(size, 0);
+  bytes[4] = DATA_OFFSET;
+  bytes[5] = type;
+  bytes.writeUInt16BE(channel, 6);
 }
 
 /**
@@ -199,7 +199,7 @@ export function writeTransferHead(
   isSettled: boolean,
   hasMore: boolean,
 ): void {
-  writeHeader(bytes, 0, end, FRAME_TYPE.amqp, channel);
+  writeHeader(bytes, end, FRAME_TYPE.amqp, channel);
   let next = HEADER_BYTES;
   bytes[next++] = CODE.described;
   bytes[next++] = CODE.smallUlong;
