@@ -208,12 +208,13 @@ describe('A Redis master with a replica', TIMEOUT, () => {
       library: LIBRARY,
       loadsLibrary: true,
       settings,
+      server: 'master',
       locate: async () => ({ host: '127.0.0.1', port }),
       isSuccessor: false,
       serverTime: clock.now(),
       onReady: () => {},
       onDown: () => {},
-      onReplicas: (areThere) => noticed.push(areThere),
+      onReplicas: (_, areThere) => noticed.push(areThere),
       onAlone: () => {},
     });
     t.after(() => {
@@ -478,6 +479,7 @@ describe('Redis servers that accept connections and never reply', TIMEOUT, () =>
           library: LIBRARY,
           loadsLibrary: false,
           settings: { login: LOGIN, wait: null, givenTime: null } as unknown as Settings,
+          server: 'master',
           locate: async () => ({ host: '127.0.0.1', port }),
           isSuccessor,
           serverTime: clock.now(),

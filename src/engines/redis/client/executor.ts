@@ -29,8 +29,8 @@ export interface Executed {
 
 const FIRST_PAUSE_MS = 10;
 const MAX_PAUSE_MS = 200;
-/** This many redirections are followed without a pause, in case servers redirect to each other. */
-const MAX_QUICK_REDIRECTS = 3;
+/** This many attempts follow an error reply without a pause: servers may redirect to each other. */
+const MAX_QUICK_ATTEMPTS = 3;
 /** The end of an error reply that names the function and line of the library at which it occurred. */
 const PLACE = / script: .*$/s;
 
@@ -132,29 +132,33 @@ export class Executor {
   async #attempt(execution: Execution): Promise<Executed> {
     const { topology } = this.#context;
     const { slot, name, args, writes, follower } = execution.request;
+    let quickAttempts = 0;
+    let pauseMs = FIRST_PAUSE_MS;
     while (execution.leftMs > 0 && !this.#isStopped) {
       const { redirect, mayBeDone } = execution;
       const master = redirect ?? topology.masterOf(slot);
       execution.redirect = null;
       if (master === null || master.downMs > 0) {
         execution.reason = master?.lastError?.message ?? execution.reason;
-        await this.#pause(execution);
-        continue;
+      } else {
+        const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, follower };
+        try {
+          execution.isWriteInFlight = writes;
+          return { reply: await master.execute(command), master };
+        } catch (error) {
+          execution.isWriteInFlight = false;
+          const isQuick = await this.#handleFailure(execution, master, error);
+          if (isQuick && quickAttempts++ < MAX_QUICK_ATTEMPTS) continue;
+        }
       }
-      const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, follower };
-      try {
-        execution.isWriteInFlight = writes;
-        return { reply: await master.execute(command), master };
-      } catch (error) {
-        execution.isWriteInFlight = false;
-        if (!(await this.#handleFailure(execution, master, error))) await this.#pause(execution);
-      }
+      await this.#pause(Math.min(pauseMs, execution.leftMs));
+      pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);
     }
     throw execution.failure();
   }
 
   /**
-   * Handles a failed attempt. Resolves with whether the next one follows without a pause.
+   * Handles a failed attempt. Resolves with whether the next one may follow without a pause.
    * @throws QuaysideError if there must be none
    */
   async #handleFailure(execution: Execution, master: Master, error: unknown): Promise<boolean> {
@@ -181,14 +185,14 @@ export class Executor {
     switch (code) {
       case 'MOVED':
         topology.moved(execution.request.slot, address, master);
-        return execution.mayRedirectNow();
+        return true;
       case 'ASK':
         execution.redirect = topology.redirected(address, master);
-        return execution.mayRedirectNow();
+        return true;
       // By the server's clock, it arrived long after it was sent: our estimate of that clock was wrong.
       case 'LATE':
         master.noteServerTime(Number(second));
-        return execution.mayRedirectNow();
+        return true;
       case 'READONLY':
         master.reconnect();
         topology.refresh();
@@ -232,10 +236,10 @@ export class Executor {
   }
 
   /** A short pause, ended early by a change of the topology. */
-  async #pause(execution: Execution): Promise<void> {
+  async #pause(ms: number): Promise<void> {
     const pause = new Pause(this.#context.clock);
     this.#pauses.add(pause);
-    await pause.wait(Math.min(execution.nextPauseMs(), execution.leftMs));
+    await pause.wait(ms);
     this.#pauses.delete(pause);
   }
 
@@ -266,8 +270,6 @@ export class Execution {
   isWriteInFlight = false;
   readonly #clock: Clock;
   readonly #maskedUrl: string;
-  #pauseMs = FIRST_PAUSE_MS;
-  #redirects = 0;
 
   constructor(
     request: RedisRequest,
@@ -283,17 +285,6 @@ export class Execution {
 
   get leftMs(): number {
     return Math.max(0, this.request.deadlineAt - this.#clock.monotonic());
-  }
-
-  nextPauseMs(): number {
-    const pauseMs = this.#pauseMs;
-    this.#pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);
-    return pauseMs;
-  }
-
-  mayRedirectNow(): boolean {
-    this.#redirects++;
-    return this.#redirects <= MAX_QUICK_REDIRECTS;
   }
 
   /** The error of a request that is given up now. */

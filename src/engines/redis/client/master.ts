@@ -40,23 +40,29 @@ interface Contact {
   readonly excusedUntil: number;
 }
 
-interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
-  readonly onDown: (reason: Error) => void;
+/** What all masters of an engine have in common. */
+export interface ServerOptions extends Pick<ConnectionOptions, 'clock'> {
   readonly library: Library;
-  /** False: the functions are used only if the server has them. */
+  /** False: the functions are used only if the servers have them. */
   readonly loadsLibrary: boolean;
   readonly settings: Settings;
+  /**
+   * Called for each new connection to a master when it is ready.
+   * @param mayHaveLostWrites the server was restarted, or another one took over: it may have lost the last writes
+   */
+  readonly onReady: (facts: ServerFacts, server: string, mayHaveLostWrites: boolean) => void;
+  readonly onDown: (server: string, reason: Error) => void;
+  /** Changes stopped waiting for replicas, as there has been none for a while, or wait again, as there is one. */
+  readonly onReplicas: (server: string, hasReplicas: boolean) => void;
+}
+
+interface MasterOptions extends ServerOptions, Pick<ConnectionOptions, 'locate'> {
+  /** Its name for the callbacks. */
+  readonly server: string;
   /** It is not one of the masters with which the node started. */
   readonly isSuccessor: boolean;
   /** The estimate of its time now, until its first reply. */
   readonly serverTime: number;
-  /**
-   * Called at each new connection.
-   * @param mayHaveLostWrites the server was restarted, or another one took over: it may have lost the last writes
-   */
-  readonly onReady: (facts: ServerFacts, mayHaveLostWrites: boolean) => void;
-  /** Changes stopped waiting for replicas, as there has been none for a while, or wait again, as there is one. */
-  readonly onReplicas: (hasReplicas: boolean) => void;
   /** Called every two seconds while it has no replica: another server may have taken over. */
   readonly onAlone: () => void;
 }
@@ -176,7 +182,7 @@ export class Master {
   }
 
   #open(): RedisConnection {
-    const { clock, locate, settings, onReady, onDown, onAlone } = this.#options;
+    const { clock, locate, settings, server, onReady, onDown, onAlone } = this.#options;
     const { login, wait } = settings;
     // If another server may take over, a master without replicas may be cut off, and what it acknowledged would be
     // lost.
@@ -197,11 +203,11 @@ export class Master {
       onReady: () => {
         const mayHaveLostWrites = facts.runId !== this.#runId;
         this.#runId = facts.runId;
-        onReady(facts, mayHaveLostWrites);
+        onReady(facts, server, mayHaveLostWrites);
       },
       onDown: (reason) => {
         this.lastError = reason;
-        onDown(reason);
+        onDown(server, reason);
       },
       onReply: () => this.#noteReply(),
       heartbeat: (connection) => {
@@ -228,7 +234,7 @@ export class Master {
     connection.wait = wait;
     if (this.#lacksReplicas === (wait === 0)) return;
     this.#lacksReplicas = wait === 0;
-    this.#options.onReplicas(wait > 0);
+    this.#options.onReplicas(this.#options.server, wait > 0);
   }
 
   #serverTimeAt(monotonic: number): number {

@@ -1,21 +1,7 @@
-import type { CancelTimer, Clock } from '../../../util/clock.ts';
-import type { Library } from '../library.ts';
-import type { Address, Login, Settings } from '../settings.ts';
+import type { CancelTimer } from '../../../util/clock.ts';
+import type { Address, Login } from '../settings.ts';
 import { asString, type Command, RedisConnection, type Reply, START_CONNECT_MS } from './connection.ts';
-import { Master, type ServerFacts } from './master.ts';
-
-interface TopologyOptions {
-  readonly clock: Clock;
-  readonly library: Library;
-  /** False: the functions are used only if the servers have them. */
-  readonly loadsLibrary: boolean;
-  readonly settings: Settings;
-  /** Called for each connection to a master when it is ready. */
-  readonly onReady: (facts: ServerFacts, server: string, mayHaveLostWrites: boolean) => void;
-  readonly onDown: (server: string, reason: Error) => void;
-  /** Changes stopped waiting for replicas, as there has been none for a while, or wait again, as there is one. */
-  readonly onReplicas: (server: string, hasReplicas: boolean) => void;
-}
+import { Master, type ServerOptions } from './master.ts';
 
 /** The delay of a requested refresh of the slot map, so that many requests cause only one. */
 const REFRESH_AFTER_MS = 200;
@@ -29,7 +15,7 @@ const QUERY_MS = 1_000;
 export class Topology {
   /** Whether queues may be stored on different servers, so that no call may touch two of them. */
   isCluster = false;
-  readonly #options: TopologyOptions;
+  readonly #options: ServerOptions;
   readonly #listeners: (() => void)[] = [];
   /** By address, in the order in which they are queried for the slot map. */
   readonly #masters = new Map<string, Master>();
@@ -45,7 +31,7 @@ export class Topology {
   #isCheckingSentinels = false;
   #cancelRefresh: CancelTimer = () => {};
 
-  constructor(options: TopologyOptions) {
+  constructor(options: ServerOptions) {
     this.#options = options;
   }
 
@@ -159,21 +145,21 @@ export class Topology {
   }
 
   #open(address: string, locate: () => Promise<Address>): Master {
-    const { onReady, onDown, onReplicas, ...options } = this.#options;
+    const { onReady, onDown } = this.#options;
     const master = new Master({
-      ...options,
+      ...this.#options,
+      server: address,
       locate,
       isSuccessor: this.#isStarted,
       serverTime: this.#serverTime,
-      onReady: (facts, mayHaveLostWrites) => {
-        onReady(facts, address, mayHaveLostWrites);
+      onReady: (...facts) => {
+        onReady(...facts);
         this.#changed();
       },
-      onDown: (reason) => {
-        onDown(address, reason);
+      onDown: (server, reason) => {
+        onDown(server, reason);
         this.refresh();
       },
-      onReplicas: (hasReplicas) => onReplicas(address, hasReplicas),
       onAlone: () => void this.#checkSentinels(master),
     });
     this.#masters.set(address, master);
