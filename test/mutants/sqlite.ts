@@ -535,14 +535,28 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a commit is replied to before its sync',
     suite: 'sqlite faults',
-    edits: [inWorker('batch.ts', 'const isEarly = !isSynced && ', 'const isEarly = ')],
+    edits: [
+      inWorker(
+        'batch.ts',
+        "(isOf(call, 'take') || isOf(call, 'settle')) && !needsFsync(call)",
+        "isOf(call, 'take') || isOf(call, 'settle')",
+      ),
+    ],
   },
   {
     name: 'an element is delivered before it is synced',
     suite: 'sqlite faults',
-    edits: [
-      inWorker('batch.ts', "if (isSynced && (!isOf(call, 'settle') || takesSpace(call))) return null;", ''),
-    ],
+    edits: [inWorker('batch.ts', "isOf(call, 'take') && filled.has(call[1])", 'false')],
+  },
+  {
+    name: 'a copy of an exchange is delivered before it is synced',
+    suite: 'sqlite faults',
+    edits: [inWorker('batch.ts', 'inserts?.[1].map(([queue]) => queue) ?? []', '[]')],
+  },
+  {
+    name: 'a reserve waits for the sync of an insert into another queue',
+    suite: 'sqlite faults',
+    edits: [inWorker('batch.ts', "if (isOf(call, 'insert')) return [call[1]];", '')],
   },
   {
     name: 'nothing is synced',

@@ -3,6 +3,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
+import type { Storage } from '../../src/engine/storage.ts';
 import type { TransactionPoint } from '../../src/engines/sqlite/worker/store.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
@@ -13,6 +14,9 @@ import { bodyText, bodyTexts, newElement, newElements } from '../support/element
 import { codeOf } from '../support/outcome.ts';
 import { commit } from '../support/settle.ts';
 import { sweepAffected } from '../support/sweep.ts';
+
+/** Another queue of the same engine. */
+const OTHER = { ...QUEUE, name: 'other' };
 
 const SQLITE_BUSY = 5;
 const SQLITE_NOMEM = 7;
@@ -42,6 +46,14 @@ async function insertSeries(engine: Engine, calls: number): Promise<InsertResult
     }
   }
   return results;
+}
+
+/** Commits a delivery and inserts an element into {@link OTHER} in the same step. */
+function forward(storage: Storage, { id, lease }: Delivery): Promise<unknown> {
+  const inserts = newElements('copy').map((element) => ({ queue: OTHER, element }));
+  const action = { kind: 'finish', inserts } as const;
+  const token = lease?.token ?? null;
+  return storage.settle([{ queue: QUEUE, id, group: '', from: 'reserved', token, action }]);
 }
 
 async function remainingIn(folder: SqliteFolder, count = 1000): Promise<string[]> {
@@ -137,6 +149,28 @@ describe('A SQLite store with injected faults', () => {
     });
   });
 
+  const others: [string, (storage: Storage, held: Delivery) => Promise<unknown>][] = [
+    ['an insert into another queue', (storage) => storage.insert(OTHER, newElements('c'))],
+    ['a commit that inserts into another queue', forward],
+  ];
+  for (const [what, call] of others) {
+    it(`replies to a reserve before the sync that ${what} waits for`, async () => {
+      await withFolder(async (folder) => {
+        const faults = new Faults();
+        const engine = await folder.started({ testThread: faults.thread });
+        const { storage } = engine;
+        await storage.insert(QUEUE, newElements('a', 'b'));
+        const reserve = () => storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 });
+        const [held] = (await reserve()).deliveries;
+        assert.ok(held);
+        faults.arm('committed', SQLITE_IOERR_FSYNC);
+        const calling = codeOf(call(storage, held));
+        assert.deepEqual(bodyTexts((await reserve()).deliveries), ['b']);
+        assert.equal(await calling, 'outcome-unknown');
+      });
+    });
+  }
+
   it('delivers no element before its insert is synced', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
@@ -146,6 +180,21 @@ describe('A SQLite store with injected faults', () => {
       const inserting = codeOf(storage.insert(QUEUE, newElements('a')));
       const reserving = codeOf(storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 }));
       assert.deepEqual(await Promise.all([inserting, reserving]), ['outcome-unknown', 'outcome-unknown']);
+    });
+  });
+
+  it('delivers no element before the commit that inserts it is synced', async () => {
+    await withFolder(async (folder) => {
+      const faults = new Faults();
+      const engine = await folder.started({ testThread: faults.thread });
+      const { storage } = engine;
+      await storage.insert(QUEUE, newElements('a'));
+      const [held] = (await storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 })).deliveries;
+      assert.ok(held);
+      faults.arm('committed', SQLITE_IOERR_FSYNC);
+      const forwarding = codeOf(forward(storage, held));
+      const reserving = codeOf(storage.take(OTHER, { group: '', count: 1, leaseMs: 60_000 }));
+      assert.deepEqual(await Promise.all([forwarding, reserving]), ['outcome-unknown', 'outcome-unknown']);
     });
   });
 

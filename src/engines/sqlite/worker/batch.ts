@@ -234,28 +234,39 @@ function changesLeasesOnly([, items, actions]: CallOf<'settle'>): boolean {
 
 /**
  * For each call of each batch, whether it may be replied to before the transaction is synced, because it needs no
- * fsync. Null if none may, or if one of them might deliver an element that another call of the transaction inserts, and
- * that a power loss may still undo.
+ * fsync. Null if none may, or if one of them might deliver an element that another call of the transaction adds to its
+ * queue, and that a power loss may still undo.
  */
 export function earlyCalls(store: Store, batches: readonly Batch[]): boolean[][] | null {
-  let isAnyEarly = false;
-  const early: boolean[][] = [];
+  if (!batches.some(({ calls }) => calls.some(isEarly))) return null;
+  const filled = new Set<QueueName>();
   for (const { now, calls } of batches) {
     // Expired leases may create dead letters.
     if (store.rows.mayLeaseHaveEnded(now)) return null;
-    const ofBatch: boolean[] = [];
     for (const call of calls) {
-      const isSynced = needsFsync(call);
-      if (isSynced && (!isOf(call, 'settle') || takesSpace(call))) return null;
       // Both messages would need bodies, but they can be transferred only once.
       if (isOf(call, 'scan')) return null;
-      const isEarly = !isSynced && (isOf(call, 'take') || isOf(call, 'settle'));
-      ofBatch.push(isEarly);
-      isAnyEarly ||= isEarly;
+      const queues = needsFsync(call) ? filledBy(call) : [];
+      if (queues === null) return null;
+      for (const queue of queues) filled.add(queue);
     }
-    early.push(ofBatch);
   }
-  return isAnyEarly ? early : null;
+  const isOfFilled = (call: Call): boolean => isOf(call, 'take') && filled.has(call[1]);
+  if (batches.some(({ calls }) => calls.some(isOfFilled))) return null;
+  return batches.map(({ calls }) => calls.map(isEarly));
+}
+
+function isEarly(call: Call): boolean {
+  return (isOf(call, 'take') || isOf(call, 'settle')) && !needsFsync(call);
+}
+
+/** The queues to which a call that needs an fsync adds elements; null if it may do so to any, or returns bodies. */
+function filledBy(call: Call): readonly QueueName[] | null {
+  if (isOf(call, 'insert')) return [call[1]];
+  if (!isOf(call, 'settle')) return null;
+  const [, , actions, inserts] = call;
+  if (actions?.some((action) => action?.kind === 'move')) return null;
+  return inserts?.[1].map(([queue]) => queue) ?? [];
 }
 
 function isOf<O extends Operation>(call: Call, operation: O): call is CallOf<O> {
