@@ -2,11 +2,9 @@ import type { SessionRow, Sessions, WaitingConsumer, WaitingConsumers } from '..
 import { get } from '../api.ts';
 import { count } from '../format.ts';
 import { useResource } from '../remote/resource.ts';
-import { setQuery } from '../route.ts';
 import { may, namespaces, session } from '../session.ts';
-import { Button } from '../ui/button.tsx';
 import { Card } from '../ui/card.tsx';
-import { FilterField, filterOfPage } from '../ui/filter-field.tsx';
+import { FilterField, filterOfPage, NoMatch } from '../ui/filter-field.tsx';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-links.tsx';
@@ -84,22 +82,11 @@ function NobodyWaits({ isFiltered }: { readonly isFiltered: boolean }) {
   if (managed.length === 0) {
     return <NeedsRight title="Only users who manage queues see who is waiting" right="manage" />;
   }
-  if (isFiltered) return <NothingMatches what="waiting consumer" />;
+  if (isFiltered) return <NoMatch title="No waiting consumer" all="clients" />;
   return (
     <Empty title="No consumer is waiting" icon="clients">
       A consumer appears here while its get, reserve or subscription waits for an element
       {managed.length < namespaces().length && `, in ${managed.join(', ')}, which you manage`}.
-    </Empty>
-  );
-}
-
-/** Shown in place of a list none of whose rows the filter accepts. */
-function NothingMatches({ what }: { readonly what: string }) {
-  return (
-    <Empty title={`No ${what} matches the filter`} icon="search">
-      <Button class="link" onClick={() => setQuery({ filter: null })}>
-        Show all clients
-      </Button>
     </Empty>
   );
 }
@@ -130,7 +117,7 @@ function SessionList({ list, filter }: { readonly list: Sessions; readonly filte
         rows={sessions}
         empty={
           filter !== '' ? (
-            <NothingMatches what="session" />
+            <NoMatch title="No session" all="clients" />
           ) : (
             <Empty
               title={isAdministrator ? 'No client is connected' : 'No client that you may see is connected'}

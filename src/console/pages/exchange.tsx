@@ -3,6 +3,7 @@ import type { ExchangeDeclaration, ExchangeRecord } from '../../model/records.ts
 import { ApiError, path } from '../api.ts';
 import { count, named, several } from '../format.ts';
 import { changeExchange, seenPayload } from '../remote/exchanges.ts';
+import { isStopped } from '../remote/live.ts';
 import { useGet } from '../remote/resource.ts';
 import { go, href } from '../route.ts';
 import { may } from '../session.ts';
@@ -96,7 +97,6 @@ function ExchangeActions({
 }) {
   const isAsking = useSignal(false);
   if (!mayChange(record)) return null;
-  const isStopped = record.stopped === true || record.lastError !== null;
   const change = (verb: 'start' | 'stop' | 'delete', done: string): Promise<void> =>
     act(async () => {
       isAsking.value = false;
@@ -107,7 +107,7 @@ function ExchangeActions({
     });
   return (
     <div class="actions">
-      {isStopped ? (
+      {isStopped(record) ? (
         <Button icon="play" onClick={() => void change('start', `${named(id)} runs`)}>
           Start
         </Button>

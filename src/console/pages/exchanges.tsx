@@ -2,12 +2,11 @@ import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useMemo } from 'preact/hooks';
 import type { ExchangePicture } from '../../model/records.ts';
 import { count, named, several, shortCount } from '../format.ts';
-import { connection, exchanges, keyOf, queues, useWholeState, version } from '../remote/live.ts';
-import { href, queueHref, setQuery } from '../route.ts';
+import { connection, exchanges, isStopped, keyOf, queues, useWholeState, version } from '../remote/live.ts';
+import { href, queueHref } from '../route.ts';
 import { may, mayAnywhere, namespaces } from '../session.ts';
-import { Button } from '../ui/button.tsx';
 import { Card } from '../ui/card.tsx';
-import { FilterField, filterOfPage } from '../ui/filter-field.tsx';
+import { FilterField, filterOfPage, NoMatch } from '../ui/filter-field.tsx';
 import type { Cycle, GraphContent } from '../ui/graph.ts';
 import { Icon, type IconName } from '../ui/icon.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
@@ -169,13 +168,7 @@ function ExchangeTable({
       <PlainTable
         label="Exchanges"
         rows={all.slice(0, MAX_LISTED)}
-        empty={
-          <Empty title="No exchange matches the filter" icon="search">
-            <Button class="link" onClick={() => setQuery({ filter: null })}>
-              Show all exchanges
-            </Button>
-          </Empty>
-        }
+        empty={<NoMatch title="No exchange" all="exchanges" />}
         keyOf={({ id }) => id}
         columns={[
           {
@@ -264,16 +257,17 @@ function contentOf(all: readonly ExchangePicture[]): GraphContent {
     });
     return key;
   };
-  for (const { id, src, dst, stats, stopped, lastError } of all) {
+  for (const one of all) {
+    const { id, src, dst, stats } = one;
     const key = keyOfExchange(id);
-    const isBad = stopped === true || lastError !== null;
+    const isBad = isStopped(one);
     const note = isBad ? 'stopped' : 'exchange';
     places.set(key, { key, label: id, kind: 'exchange', href: href(['x', id]), isBad, note });
     edges.push({ key: `to ${key}`, from: queuePlace(src.ns, src.q), to: key, label: '' });
-    for (const [at, one] of dst.entries()) {
-      if (one.hidden === true) continue;
+    for (const [at, { ns, q, hidden }] of dst.entries()) {
+      if (hidden === true) continue;
       const label = forwardedTo(stats, at, shortCount);
-      edges.push({ key: `${at} of ${key}`, from: key, to: queuePlace(one.ns, one.q), label });
+      edges.push({ key: `${at} of ${key}`, from: key, to: queuePlace(ns, q), label });
     }
   }
   return { places: [...places.values()], edges };

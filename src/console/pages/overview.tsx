@@ -14,6 +14,7 @@ import { bytes, count, duration, named, rate, several, shortCount } from '../for
 import {
   alarms,
   exchanges,
+  isStopped,
   keyOf,
   knownRates,
   nodes,
@@ -208,13 +209,26 @@ function Figures({
   const oldestMs = oldest === null ? null : Math.max(0, clock.value - Date.parse(oldest));
   const deadCount = dead?.queues.reduce((sum, one) => sum + countNow(one), 0) ?? null;
   const oldestText = oldestMs === null ? '–' : duration(oldestMs);
+  const ofQueues = [
+    ['Ready', shortCount(ready), `oldest ${oldestText}`],
+    ['Reserved', shortCount(reserved), 'held by consumers'],
+    ['Scheduled', shortCount(scheduled), 'mature later'],
+    ['In', rateText(inserted), 'inserted per second'],
+    ['Out', rateText(out), 'taken per second'],
+  ] as const;
   return (
     <section class="figures" aria-label="Totals">
-      <QueueFigure label="Ready" value={shortCount(ready)} note={`oldest ${oldestText}`} by="ready" />
-      <QueueFigure label="Reserved" value={shortCount(reserved)} note="held by consumers" by="reserved" />
-      <QueueFigure label="Scheduled" value={shortCount(scheduled)} note="mature later" by="scheduled" />
-      <QueueFigure label="In" value={rateText(inserted)} note="inserted per second" by="in" />
-      <QueueFigure label="Out" value={rateText(out)} note="taken per second" by="out" />
+      {ofQueues.map(([label, value, note]) => (
+        <Figure
+          key={label}
+          label={label}
+          // Without the right, the stream sends no queues.
+          value={mayAnywhere('read') ? value : '–'}
+          note={note}
+          // The queues that contribute most to it.
+          to={href(['queues'], { sort: `-${label.toLowerCase()}` })}
+        />
+      ))}
       <Figure
         label="Dead letters"
         value={deadCount === null || !mayAnywhere('browse') ? '–' : shortCount(deadCount)}
@@ -236,23 +250,6 @@ function Figures({
 function scopeOf(dead: DeadLetters | null): string {
   if (dead === null || dead.complete) return 'all namespaces';
   return dead.unavailable.length === 0 ? 'not of all queues' : `without ${dead.unavailable.join(', ')}`;
-}
-
-/** A sum of all queues, with a link to those that contribute most to it. */
-function QueueFigure({
-  label,
-  value,
-  note,
-  by,
-}: {
-  readonly label: string;
-  readonly value: string;
-  readonly note: string;
-  readonly by: string;
-}) {
-  // Without the right, the stream sends no queues.
-  const shown = mayAnywhere('read') ? value : '–';
-  return <Figure label={label} value={shown} note={note} to={href(['queues'], { sort: `-${by}` })} />;
 }
 
 /** The stream sends no counts to a user who may browse but not read. */
@@ -327,8 +324,6 @@ function concerns(now: number): readonly Concern[] {
 
 /** Returns the stopped exchanges by the keys of their sources, without sources that another exchange consumes. */
 function stoppedExchanges(): ReadonlyMap<string, ExchangePicture> {
-  const isStopped = ({ stopped, lastError }: ExchangePicture): boolean =>
-    stopped === true || lastError !== null;
   const sourceOf = ({ src }: ExchangePicture): string => keyOf({ ns: src.ns, queue: src.q });
   const all = [...exchanges.values()];
   const found = new Map(all.filter(isStopped).map((one) => [sourceOf(one), one]));

@@ -19,7 +19,7 @@ import { address, go, href, queueHref, setQuery } from '../route.ts';
 import { may, mayAnywhere, namespaces, session } from '../session.ts';
 import { clock } from '../timers.ts';
 import { Button } from '../ui/button.tsx';
-import { FilterField } from '../ui/filter-field.tsx';
+import { FilterField, NoMatch } from '../ui/filter-field.tsx';
 import { onData } from '../ui/form.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { Badge, Empty, Failure, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
@@ -277,13 +277,10 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
   }
   if (isFiltered) {
     return (
-      <Empty title="No queue matches the filter" icon="search">
+      <NoMatch title="No queue" all="queues">
         Words match parts of names. Qualifiers narrow the list: <code>ns:N</code>, <code>depth:&gt;1000</code>
         , <code>age:&gt;60</code>, <code>paused</code>.{' '}
-        <Button class="link" onClick={() => setQuery({ filter: null, page: null })}>
-          Show all queues
-        </Button>
-      </Empty>
+      </NoMatch>
     );
   }
   if (!mayAnywhere('read')) return <NeedsRight title="You may not see queues" right="read" />;

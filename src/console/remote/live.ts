@@ -24,6 +24,11 @@ export const alarms = new Map<string, AlarmPicture>();
 /** Depth samples of queues that have changed since the stream started, by queue. */
 export const samples = new Map<string, DepthSample[]>();
 
+/** Whether an exchange was stopped, by a user or by an error. */
+export function isStopped({ stopped, lastError }: Pick<ExchangePicture, 'stopped' | 'lastError'>): boolean {
+  return stopped === true || lastError !== null;
+}
+
 /** Increases with each change to be shown. */
 export const version = signal(0);
 export const connection = signal<StreamState>('connecting');
