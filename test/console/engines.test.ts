@@ -77,6 +77,30 @@ describe('The console in a browser, on engines with servers', () => {
     }
   });
 
+  it('names a node that does not respond by its host, although it has left', async () => {
+    await using other = await ServerProcess.start({ config: configOf(namespaces) });
+    const page = await opened.page('#/');
+    const rows = page.locator('[aria-label=Nodes] tbody tr');
+    await rows.filter({ hasText: `(${other.pid})` }).waitFor();
+    const listed = (await (await opened.request('GET', '/nodes')).json()) as { id: string; pid: number }[];
+    const left = listed.find(({ pid }) => pid === other.pid);
+    const name = await rows
+      .filter({ hasText: `(${left?.pid})` })
+      .locator('td')
+      .first()
+      .innerText();
+    await page.route('**/engines', async (route) => {
+      const response = await route.fetch();
+      await route.fulfill({ json: { ...((await response.json()) as object), missing: [left?.id] } });
+    });
+    await other.stop();
+    await rows.nth(1).waitFor({ state: 'detached' });
+    await page.evaluate("location.hash = '#/users'");
+    await page.getByRole('heading', { name: 'Users', level: 1 }).waitFor();
+    await page.evaluate("location.hash = '#/'");
+    await page.getByText(`${name} did not respond`).waitFor();
+  });
+
   it('offers no actions on elements of a Redis list and no pages of them, and says why', async () => {
     await opened.insert('lists', 'listed', '"a"', { 'x-ks-hdr-tenant': 'acme' });
     const page = await opened.page('#/q/lists/listed');

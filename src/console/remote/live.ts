@@ -19,6 +19,8 @@ export type StreamState = 'connecting' | 'live' | 'lost' | 'paused' | 'resting';
 export const queues = new Map<string, QueuePicture>();
 export const exchanges = new Map<string, ExchangePicture>();
 export const nodes = new Map<string, NodeRecord>();
+/** All nodes that the page has seen: lists name some that have left. */
+export const seenNodes = new Map<string, NodeRecord>();
 export const operations = new Map<string, OperationPicture>();
 export const alarms = new Map<string, AlarmPicture>();
 /** Depth samples of queues that have changed since the stream started, by queue. */
@@ -106,6 +108,7 @@ export function notePaused(of: QueueNamed, paused: boolean): void {
 onUserChange(() => {
   for (const map of Object.values(MAPS)) map.clear();
   samples.clear();
+  seenNodes.clear();
   snapshot = null;
   isComplete.value = false;
   version.value += 1;
@@ -149,6 +152,7 @@ function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): 
       continue;
     }
     if (kind === 'queues') noteSample(key, at, one as unknown as QueuePicture);
+    if (kind === 'nodes') seenNodes.set(key, one as unknown as NodeRecord);
     map.set(key, one);
   }
   if (snapshot !== null) return;

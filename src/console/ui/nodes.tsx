@@ -1,15 +1,15 @@
 import type { NodesList } from '../../model/records.ts';
 import { count, several } from '../format.ts';
-import { nodes, version } from '../remote/live.ts';
+import { nodes, seenNodes, version } from '../remote/live.ts';
 import type { PlainColumn } from './plain-table.tsx';
 import { Badge } from './states.tsx';
 
 /** The name of a node: its host, and its process id if several nodes run there. */
 export function nodeName(id: string): string {
-  const node = nodes.get(id);
+  const node = seenNodes.get(id);
   if (node === undefined) return id;
-  const isOnlyOne = [...nodes.values()].filter(({ host }) => host === node.host).length === 1;
-  return isOnlyOne ? node.host : `${node.host} (${node.pid})`;
+  const isShared = [...nodes.values()].some((other) => other.id !== id && other.host === node.host);
+  return isShared ? `${node.host} (${node.pid})` : node.host;
 }
 
 /** The column with the node of each row; none if there is only one node. */
