@@ -1,7 +1,9 @@
-import { invalidParameter } from '../model/errors.ts';
+import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { quoteBytes } from '../util/byte-string.ts';
 import { nearestName } from '../util/did-you-mean.ts';
+import { ownString } from '../util/own-bytes.ts';
 import { malformed } from './codec.ts';
+import { STOMP_LIMITS } from './options.ts';
 
 /**
  * Headers that have a meaning in SEND or MESSAGE. STOMP requires that receivers of the message get every other header
@@ -82,4 +84,15 @@ export function requireHeader(command: string, name: string, value: string | nul
   if (value !== null && value !== '') return value;
   const wrong = value === null ? 'is missing' : 'is empty';
   throw malformed(`The header ${name} of ${command} ${wrong}.`, name);
+}
+
+/**
+ * A copy of the id that a client gives to a subscription or transaction, to keep it in memory.
+ * @throws QuaysideError `headers-too-large`
+ */
+export function storedId(name: string, id: string): string {
+  const { idBytes } = STOMP_LIMITS;
+  if (id.length <= idBytes) return ownString(id);
+  const message = `The ${name} has ${id.length} bytes. Allowed: at most ${idBytes}.`;
+  throw new QuaysideError('headers-too-large', message, { parameter: name });
 }

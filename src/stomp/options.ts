@@ -31,6 +31,8 @@ export const STOMP_LIMITS = {
   headBytes: 24_576,
   /** Headers of one frame: enough for all allowed element headers and those of the protocol. */
   headers: 128,
+  /** Bytes of the id of a subscription or transaction, which stays in memory as long as that. */
+  idBytes: 1024,
   subscriptions: 256,
   /** Unacknowledged elements of one subscription. */
   window: 65_536,

@@ -13,7 +13,7 @@ import { quoteBytes } from '../util/byte-string.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { type HeadRules, headerLine, headerOf, malformed, type StompFrame } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
-import { HeaderSpelling, PROTOCOL_HEADERS, requireHeader, unknownIdMessage } from './headers.ts';
+import { HeaderSpelling, PROTOCOL_HEADERS, requireHeader, storedId, unknownIdMessage } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 
@@ -56,7 +56,7 @@ export class Subscriptions {
     const destination = ownString(requireHeader('SUBSCRIBE', 'destination', get('destination')));
     // In 1.0, a subscription without an id is identified by its destination.
     const name = session.version === '1.0' ? get('id') : requireHeader('SUBSCRIBE', 'id', get('id'));
-    const id = name === null ? null : ownString(name);
+    const id = name === null ? null : storedId('id', name);
     let browses = false;
     for (let at = 0; at + 1 < headers.length; at += 2) {
       const name = headers[at] as string;

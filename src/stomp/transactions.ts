@@ -9,7 +9,7 @@ import { quoteBytes } from '../util/byte-string.ts';
 import { ownBytes, ownString } from '../util/own-bytes.ts';
 import { malformed } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
-import { unknownIdMessage } from './headers.ts';
+import { storedId, unknownIdMessage } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSubscription } from './subscriptions.ts';
 
@@ -23,7 +23,7 @@ export class Transactions {
     this.#maxBytes = Math.min(transactionBodies * bodyLimit, transactionBytes);
   }
 
-  /** @throws QuaysideError `malformed-request`, `overloaded` */
+  /** @throws QuaysideError `malformed-request`, `overloaded`, `headers-too-large` */
   begin(id: string, user: string): void {
     if (this.#open.has(id)) {
       throw malformed(
@@ -36,7 +36,7 @@ export class Transactions {
         `This session has ${STOMP_LIMITS.transactions} open transactions, the maximum.`,
       );
     }
-    this.#open.set(ownString(id), new Transaction(this, user));
+    this.#open.set(storedId('transaction', id), new Transaction(this, user));
   }
 
   /** @throws QuaysideError `malformed-request` */

@@ -205,6 +205,16 @@ describe('a subscription', () => {
     assert.equal(body.toString(), 'This session has 256 subscriptions, the maximum.');
   });
 
+  it('has an id of at most 1024 bytes, which the session keeps in memory', async () => {
+    const destination = '/q/N/a';
+    await client.ask('SUBSCRIBE', { destination, id: 'i'.repeat(1024), browser: 'true' });
+    await client.expect('MESSAGE');
+    client.send('SUBSCRIBE', { destination, id: 'i'.repeat(1025), browser: 'true' });
+    const { headers, body } = await client.expectError('headers-too-large');
+    assert.equal(headers.get('x-ks-parameter'), 'id');
+    assert.equal(body.toString(), 'The id has 1025 bytes. Allowed: at most 1024.');
+  });
+
   it('is rejected if the client could hold too many unacknowledged messages with those that it has', async () => {
     const headersOf = (id: string, ack: string) => ({
       id,

@@ -165,6 +165,13 @@ describe('a transaction', () => {
     assert.deepEqual(await bodies('a'), []);
   });
 
+  it('has an id of at most 1024 bytes, which the session keeps in memory', async () => {
+    await client.ask('BEGIN', { transaction: 'i'.repeat(1024) });
+    client.send('BEGIN', { transaction: 'i'.repeat(1025) });
+    const { headers } = await client.expectError('headers-too-large');
+    assert.equal(headers.get('x-ks-parameter'), 'transaction');
+  });
+
   it('has at most as many bytes as an engine stores in one call, even if the body limit is larger', async () => {
     const largest = await StompNode.start({ options: { bodyLimit: LIMITS.maxBodyLimit } });
     try {
