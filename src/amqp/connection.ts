@@ -1,3 +1,4 @@
+import { UNCOUNTED_BYTES } from '../access/body-limit.ts';
 import { addressBlock } from '../access/networks.ts';
 import { overloaded, type QuaysideError } from '../model/errors.ts';
 import { ClientSession, MAX_OUTPUT_BYTES } from '../session/client-session.ts';
@@ -253,6 +254,12 @@ export class AmqpConnection
 
   onClose(): void {
     this.endByClient(() => this.#endpoint.close(null));
+  }
+
+  /** The size of a message is known only at its end. */
+  protected override get receivingBytes(): number {
+    const { begunBytes } = this.#endpoint;
+    return begunBytes > UNCOUNTED_BYTES ? Math.max(begunBytes, this.messageBytes) : 0;
   }
 
   protected override get queuedBytes(): number {

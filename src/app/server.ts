@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import type { Account } from '../access/account.ts';
 import { ApiTokens } from '../access/api-tokens.ts';
+import { bodyLimit } from '../access/body-limit.ts';
 import { ConsoleSessions } from '../access/console-sessions.ts';
 import { EndedSessions } from '../access/ended-sessions.ts';
 import { KnownLogins } from '../access/known-logins.ts';
@@ -257,7 +258,15 @@ export class Server implements Service {
     const searches = new Searches({ sandbox, clock, selectors: config.selectors === 'on' });
     const operations = new BulkOperations({ ...this.#parts, broker, searches, userNamed, exchanges });
     await this.#startParts(operations);
-    const shared = { broker, authenticator, clock, log, version, inputTurns: new InputTurns() };
+    const shared = {
+      broker,
+      authenticator,
+      clock,
+      log,
+      version,
+      inputTurns: new InputTurns(),
+      bodies: bodyLimit(),
+    };
     const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();
     for (const name of ['stomp', 'amqp'] as const) {

@@ -62,7 +62,7 @@ export class Front {
   /** Seconds from the head of a request until its response was written, by operation. */
   readonly requestTimes: ReadonlyMap<string, Histogram>;
   readonly nodeLists: NodeLists;
-  readonly limits = new RequestLimits();
+  readonly limits: RequestLimits;
   /** The constant header lines of responses without a route. */
   readonly inertLines: string;
   /** The names of response headers that pages of allowed origins may read, separated by commas. */
@@ -86,6 +86,7 @@ export class Front {
   constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
     this.#load = this.#observeLoad(parts.inputTurns ?? new InputTurns());
+    this.limits = new RequestLimits(parts.bodies);
     this.nodeLists = new NodeLists(parts);
     this.#connectionLimit = connectionLimit('HTTP', parts.options.maxSockets);
     const secured = (lines: string) => (parts.options.tls === null ? lines : lines + HSTS);

@@ -1,9 +1,10 @@
+import { bodyLimit, UNCOUNTED_BYTES } from '../access/body-limit.ts';
 import { overloaded } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import type { HttpCall } from './call.ts';
-import { bodyTooLong, requestTimeout, UNCOUNTED_BYTES, useBody } from './request.ts';
+import { bodyTooLong, requestTimeout, useBody } from './request.ts';
 
 /** Listings of one user that may wait for an earlier one; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
@@ -30,16 +31,6 @@ const UNREAD_BYTES_PER_USER = 128 * 1_048_576;
 const UNREAD_BYTES = 2 * UNREAD_BYTES_PER_USER;
 /** Unread bytes that each user may have regardless of others: the largest take of many. */
 const GUARANTEED_UNREAD_BYTES = LIMITS.takeBytes;
-/**
- * Bytes of bodies that are being read or stored: of one user, and of all. Further bodies wait, unread in their sockets.
- * A user who has less than the guaranteed bytes never waits for other users, whose clients may take a minute to send.
- */
-const BODY_BYTES_PER_USER = 128 * 1_048_576;
-const BODY_BYTES = 2 * BODY_BYTES_PER_USER;
-const GUARANTEED_BODY_BYTES = 16 * 1_048_576;
-/** Bodies of one user that may wait; further ones are rejected. */
-const MAX_WAITING_HELD_BODIES = 1000;
-
 /** Exports and imports in progress. Clients may take any time for one, so a user who has none may always start one. */
 const EXPORTS_PER_USER = 2;
 const EXPORTS = 8;
@@ -77,16 +68,7 @@ export class RequestLimits {
     maxWaiting: LARGE_BODIES_PER_USER,
     rejection: () => overloaded('Too many large bodies are being stored; retry later.'),
   });
-  readonly #bodies = new ConcurrencyLimit({
-    perKey: BODY_BYTES_PER_USER,
-    total: BODY_BYTES,
-    guaranteed: GUARANTEED_BODY_BYTES,
-    maxWaiting: MAX_WAITING_HELD_BODIES,
-    rejection: () =>
-      overloaded(
-        `Bodies of one user may occupy ${BODY_BYTES_PER_USER} bytes, and ${MAX_WAITING_HELD_BODIES} bodies are waiting; retry later, or send fewer at a time.`,
-      ),
-  });
+  readonly #bodies: ConcurrencyLimit;
   /** Exports and imports, which take as long as their clients do. */
   readonly exports = new ConcurrencyLimit({
     perKey: EXPORTS_PER_USER,
@@ -105,6 +87,11 @@ export class RequestLimits {
         `Too many bytes of responses have not been read: at most ${perUser} for one user, ${total} in total. Read those, then retry.`,
       ),
   );
+
+  /** @param bodies bytes of bodies in memory; not given: these front ends share them with no other */
+  constructor(bodies = bodyLimit()) {
+    this.#bodies = bodies;
+  }
 
   /**
    * Runs one listing at a time for each user, from its start until its response is sent: a listing of thousands of

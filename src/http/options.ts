@@ -11,6 +11,7 @@ import type { BulkOperations } from '../operations/operations.ts';
 import type { Searches } from '../operations/search.ts';
 import type { Tracer } from '../tracing/tracer.ts';
 import type { Clock } from '../util/clock.ts';
+import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { InputTurns } from '../util/input-turns.ts';
 import type { LeveledLog } from '../util/log.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
@@ -121,6 +122,8 @@ export interface HttpParts {
   readonly tracer?: Tracer;
   /** Those of all front ends; not given: this one has its own. */
   readonly inputTurns?: InputTurns;
+  /** The same: see `bodyLimit`. */
+  readonly bodies?: ConcurrencyLimit;
   /** Paths on which a connection may become a WebSocket; not given: none. */
   readonly upgrades?: ReadonlyMap<string, UpgradeHandler>;
 }

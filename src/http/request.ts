@@ -1,5 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import type { Socket } from 'node:net';
+import { UNCOUNTED_BYTES } from '../access/body-limit.ts';
 import { bodyTooLarge, QuaysideError } from '../model/errors.ts';
 import { BytePieces } from '../util/byte-pieces.ts';
 import type { Clock } from '../util/clock.ts';
@@ -11,8 +12,6 @@ import { withinSpan } from './traced-request.ts';
 
 /** Bytes of a body that are buffered before it is claimed; then its socket is paused. */
 const UNCLAIMED_BYTES = 65_536;
-/** Bodies and responses of up to this size are not counted in the bytes that a user may occupy. */
-export const UNCOUNTED_BYTES = 65_536;
 /** Bytes of a body read in chunks that are buffered; then its socket is paused. */
 const UNREAD_BYTES = 262_144;
 /**

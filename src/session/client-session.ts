@@ -1,3 +1,4 @@
+import { BodyPlace, tooManyBytes, UNCOUNTED_BYTES } from '../access/body-limit.ts';
 import { checkRight, loginLost, type User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
@@ -21,6 +22,8 @@ export const PAUSE = {
   turn: 8,
   /** A transaction that stores elements is being committed; later inserts must not overtake it. */
   commit: 16,
+  /** Bodies of the user occupy too much memory to receive the rest of this one. */
+  body: 32,
 } as const;
 
 /** Maximum bytes read before the login. */
@@ -78,7 +81,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   readonly id: string;
   readonly counts: SessionCounts;
   readonly origin: Pick<SessionInfo, 'protocol' | 'address'>;
-  readonly work = new PendingWork(() => this.#workChanged());
+  readonly work = new PendingWork(
+    () => this.#workChanged(),
+    () => this.countHeld(),
+  );
   /**
    * Whether one of the session's browsers reads a page. The others wait: all elements of a page are in memory, and its
    * size depends on the capacity that earlier pages left.
@@ -117,6 +123,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #openedAt = 0;
   #destinations: Destinations | null = null;
   #pauses = 0;
+  /** Counts the body that is being received. */
+  readonly #place: BodyPlace;
+  /** Counts everything else that the client sent and that is in memory; null before the login. */
+  #countHeld: ((bytes: number) => void) | null = null;
   #isAdvancing = false;
   /** How long frames were executed since other clients were served. Not known per turn, which may bring many chunks. */
   #busyMs = 0;
@@ -152,9 +162,13 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.socket = socket;
     this.#server = server;
     this.#parse = parse;
+    this.#place = new BodyPlace(server.bodies, () => this.setPause(PAUSE.body, false));
     socket.on('data', (bytes: Buffer) => this.#read(bytes));
     // A WebSocket emits whole messages only, but the bytes of an incomplete one already show that the client is alive.
-    socket.transport?.on('data', () => this.#heartBeat?.received());
+    socket.transport?.on('data', () => {
+      this.#heartBeat?.received();
+      this.#holdPlace();
+    });
     socket.on('end', () => {
       this.#hasPeerEnded = true;
       this.#advance();
@@ -343,6 +357,23 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     return this.consumers;
   }
 
+  /**
+   * How many bytes the body that is being received may have; 0 if at most `UNCOUNTED_BYTES` of it have arrived. It may
+   * grow once it is not 0.
+   */
+  protected abstract get receivingBytes(): number;
+
+  /** Bytes that stay in memory until a later frame of the client. */
+  protected get openBytes(): number {
+    return 0;
+  }
+
+  /** Call when `openBytes` has changed. */
+  protected countHeld(): void {
+    const bytes = this.work.bytes + this.openBytes;
+    this.#countHeld?.(bytes > UNCOUNTED_BYTES ? bytes : 0);
+  }
+
   /** Bytes of elements that the protocol queues before it passes them to the writer. */
   protected get queuedBytes(): number {
     return 0;
@@ -386,6 +417,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
         this.#state = 'open';
         this.#user = user;
         this.#openedAt = this.clock.now();
+        this.#countHeld = this.#server.bodies.track(user.name);
         this.#destinations = new Destinations(this.#server.broker, user, this.#parse);
         this.counts.sessions += 1;
         opened();
@@ -574,10 +606,21 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     if (this.isEnding) return;
     this.#busyMs = endedAt - startedAt;
     if (this.#busyMs >= MAX_TURN_MS) this.#yieldToOthers();
+    this.#holdPlace();
     this.#workChanged();
     // Check now, not only after a write: one turn of the event loop may bring 2 MB of frames that want replies.
     this.#outputChanged();
     if (this.#hasPeerEnded && this.#pauses === 0) this.endByClient(null);
+  }
+
+  /** Waits before it receives more of a body if the user has too many. */
+  #holdPlace(): void {
+    if (this.isEnding) return;
+    const bytes = this.receivingBytes + (this.socket.receivingBytes ?? 0);
+    const mayReceive = this.#place.hold(this.owner, bytes);
+    // Others may be waiting for what this session holds open, which only a later frame of its client can end.
+    if (!mayReceive && this.openBytes > UNCOUNTED_BYTES) this.fail(tooManyBytes());
+    else this.setPause(PAUSE.body, !mayReceive);
   }
 
   /** Serves other clients before the next frame. */
@@ -588,7 +631,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   #workChanged(): void {
-    this.setPause(PAUSE.work, this.work.isFull);
+    const { isFull, bytes } = this.work;
+    // Of what it has sent, the engine has the rest before long: so the session will be read from again.
+    const isUserFull = bytes > UNCOUNTED_BYTES && this.#server.bodies.isFull(this.owner);
+    this.setPause(PAUSE.work, isFull || isUserFull);
   }
 
   #outputChanged(): void {
@@ -633,6 +679,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#cancelRetry?.();
     this.#heartBeat?.stop();
     this.guard(() => this.writer.close());
+    this.#place.hold(this.owner, 0);
     if (this.#user !== null) this.counts.sessions -= 1;
     this.#server.logins.exit(this.#loginName);
     this.guard(() => this.endTurn());
@@ -653,14 +700,23 @@ const MAX_PENDING_BYTES = 4 * 1024 * 1024;
 class PendingWork {
   /** How many of the items are elements that return to their queue after their client or consumer has gone. */
   returning = 0;
+  readonly #onEnd: () => void;
   readonly #onChange: () => void;
   #items = 0;
   #bytes = 0;
   #onIdle: (() => void)[] = [];
 
-  /** @param onChange called after each `end`: a session that paused because of `isFull` may resume */
-  constructor(onChange: () => void) {
+  /**
+   * @param onEnd called after each `end`: a session that paused because of `isFull` may resume
+   * @param onChange called when `bytes` has changed
+   */
+  constructor(onEnd: () => void, onChange: () => void) {
+    this.#onEnd = onEnd;
     this.#onChange = onChange;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
   }
 
   get isFull(): boolean {
@@ -680,18 +736,20 @@ class PendingWork {
   begin(items: number, bytes: number): void {
     this.#items += items;
     this.#bytes += bytes;
+    this.#onChange();
   }
 
   /** Call when the result is known, with the arguments of `begin`. */
   end(items: number, bytes: number): void {
     this.#items -= items;
     this.#bytes -= bytes;
+    this.#onChange();
     if (this.isIdle) {
       const waiting = this.#onIdle;
       this.#onIdle = [];
       for (const then of waiting) then();
     }
-    this.#onChange();
+    this.#onEnd();
   }
 
   /** Calls `then` as soon as nothing is pending. */

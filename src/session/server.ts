@@ -5,6 +5,7 @@ import {
   type SecureContextOptions,
   type Server as TlsServer,
 } from 'node:tls';
+import { bodyLimit } from '../access/body-limit.ts';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, User } from '../access/user.ts';
@@ -12,6 +13,7 @@ import type { Broker } from '../broker/broker.ts';
 import { overloaded, shuttingDown } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
+import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { InputTurns } from '../util/input-turns.ts';
 import { ExcessConnections, LineLimit } from '../util/line-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
@@ -79,6 +81,8 @@ export interface SessionDependencies<Options extends SessionOptions = SessionOpt
   readonly version: string;
   /** Those of all front ends; not given: this one has its own. */
   readonly inputTurns?: InputTurns;
+  /** The same: see `bodyLimit`. */
+  readonly bodies?: ConcurrencyLimit;
 }
 
 /** How a protocol runs over WebSocket. */
@@ -126,6 +130,8 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
   readonly lineLimits: LineLimits;
   /** Divides the time for input among the clients of all front ends. */
   readonly inputTurns: InputTurns;
+  /** Limits the bytes of bodies in memory, of all front ends together. */
+  readonly bodies: ConcurrencyLimit;
   readonly #protocol: string;
   readonly #server: Server;
   /** Does the TLS handshakes of connections that `#server` accepts, and does not listen itself; null without TLS. */
@@ -149,6 +155,7 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
     this.clock = clock;
     this.version = dependencies.version;
     this.inputTurns = dependencies.inputTurns ?? new InputTurns();
+    this.bodies = dependencies.bodies ?? bodyLimit();
     this.#protocol = protocol;
     this.#startedAt = clock.now().toString(36);
     this.lineLimits = {

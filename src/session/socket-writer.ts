@@ -21,6 +21,8 @@ export const UNOBSERVED: WriteObserver = { written: () => {}, lost: () => {} };
 export interface ClientSocket extends Duplex {
   /** The socket that a stream runs over; undefined if this is the socket itself. */
   readonly transport?: Duplex;
+  /** Bytes of an incomplete message of this stream, as `ClientSession.receivingBytes`; undefined: it has none. */
+  readonly receivingBytes?: number;
   /** Called when the client has logged in. */
   onLogin?(user: string): void;
 }

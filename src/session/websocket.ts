@@ -1,6 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import { Duplex } from 'node:stream';
 import { type WebSocket, WebSocketServer } from 'ws';
+import { UNCOUNTED_BYTES } from '../access/body-limit.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { wrongMember } from '../model/members.ts';
 import type { Clock } from '../util/clock.ts';
@@ -109,6 +110,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
   #user = '';
   readonly #turns: InputTurns;
   readonly #clock: Clock;
+  readonly #maxMessageBytes: number;
   /** Maximum bytes received for one message, including overhead. */
   readonly #maxBytes: number;
   #loginBytes: number | null = LOGIN_BYTES * LOGIN_OVERHEAD;
@@ -137,6 +139,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
     this.transport = transport;
     this.#webSocket = webSocket;
     this.#usesText = usesText;
+    this.#maxMessageBytes = maxMessageBytes;
     this.#maxBytes = MESSAGE_OVERHEAD * maxMessageBytes + SLACK_BYTES;
     this.#countLogin = onLogin;
     webSocket.on('message', (data: Buffer, isBinary: boolean) => {
@@ -192,8 +195,29 @@ class WebSocketStream extends Duplex implements ClientSocket {
     this.#loginBytes = null;
   }
 
+  /** How many bytes the message that is being received may have; 0 if it is small so far. */
+  get receivingBytes(): number {
+    return this.#bytes > UNCOUNTED_BYTES ? Math.max(this.#bytes, this.#maxMessageBytes) : 0;
+  }
+
+  override pause(): this {
+    this.#webSocket.pause();
+    return super.pause();
+  }
+
+  override resume(): this {
+    super.resume();
+    this.#resumeReading();
+    return this;
+  }
+
   override _read(): void {
-    if (!this.#isYielding) this.#webSocket.resume();
+    this.#resumeReading();
+  }
+
+  #resumeReading(): void {
+    if (this.#isYielding || this.isPaused() || this.readableLength >= this.readableHighWaterMark) return;
+    this.#webSocket.resume();
   }
 
   override _write(chunk: Buffer, _encoding: BufferEncoding, done: (error?: Error | null) => void): void {
@@ -259,8 +283,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
     this.#webSocket.pause();
     this.#turns.wait(this.#user, () => {
       this.#isYielding = false;
-      if (this.readableLength >= this.readableHighWaterMark) return;
-      this.#webSocket.resume();
+      this.#resumeReading();
       // Emits what was read before, so that it is parsed in this turn and not with that of all others that continue.
       this.transport.read();
     });

@@ -155,6 +155,11 @@ export class FrameParser {
     return this.#head === null ? null : headerOf(this.#head.headers, 'receipt');
   }
 
+  /** How many bytes of an incomplete body have arrived, and how many it may have. */
+  get body(): { readonly received: number; readonly max: number } {
+    return { received: this.#body?.length ?? 0, max: this.#bodyLength ?? this.#limits.bodyBytes };
+  }
+
   push(bytes: Buffer): void {
     if (this.#beginning !== null) {
       this.#beginning.append(bytes);

@@ -1,3 +1,4 @@
+import { tooManyBytes, UNCOUNTED_BYTES } from '../access/body-limit.ts';
 import type { User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
@@ -76,7 +77,11 @@ export class StompSession extends ClientSession<string, string> {
     this.input = new FrameParser({ headBytes, headers, bodyBytes: bodyLimit });
     this.writer = new StompWriter(socket, this.writerOptions, trailingNewline);
     this.subscriptions = new Subscriptions(this);
-    this.transactions = new Transactions(bodyLimit);
+    this.transactions = new Transactions(
+      bodyLimit,
+      (bytes) => this.#checkOpen(bytes),
+      () => this.countHeld(),
+    );
     this.expectWithin(loginTimeoutMs, `No complete CONNECT frame arrived within ${loginTimeoutMs} ms.`);
   }
 
@@ -176,9 +181,23 @@ export class StompSession extends ClientSession<string, string> {
     return true;
   }
 
+  protected override get receivingBytes(): number {
+    const { received, max } = this.input.body;
+    return received > UNCOUNTED_BYTES ? max : 0;
+  }
+
+  protected override get openBytes(): number {
+    return this.transactions.bytes;
+  }
+
   protected override releaseHeld(countTries: boolean): void {
     super.releaseHeld(countTries);
     this.transactions.clear();
+  }
+
+  /** @throws QuaysideError `overloaded` if the open transactions may not have so many bytes */
+  #checkOpen(bytes: number): void {
+    if (bytes > UNCOUNTED_BYTES && this.#server.bodies.isFull(this.owner)) throw tooManyBytes();
   }
 
   #nextFrame(): StompFrame | null {

@@ -17,8 +17,16 @@ import type { StompSubscription } from './subscriptions.ts';
 export class Transactions {
   readonly #maxBytes: number;
   readonly #open = new Map<string, Transaction>();
+  readonly #check: (bytes: number) => void;
+  readonly #onChange: () => void;
 
-  constructor(bodyLimit: number) {
+  /**
+   * @param check throws if all may not have so many bytes
+   * @param onChange called when `bytes` has changed
+   */
+  constructor(bodyLimit: number, check: (bytes: number) => void, onChange: () => void) {
+    this.#check = check;
+    this.#onChange = onChange;
     const { transactionBodies, transactionBytes } = STOMP_LIMITS;
     this.#maxBytes = Math.min(transactionBodies * bodyLimit, transactionBytes);
   }
@@ -52,27 +60,38 @@ export class Transactions {
   end(id: string): Transaction {
     const transaction = this.find(id);
     this.#open.delete(id);
+    this.#onChange();
     return transaction;
+  }
+
+  /** Bytes of bodies and element headers. */
+  get bytes(): number {
+    let bytes = 0;
+    for (const transaction of this.#open.values()) bytes += transaction.bytes;
+    return bytes;
   }
 
   /** Drops all transactions. Elements that they would have settled return with their subscriptions. */
   clear(): void {
     this.#open.clear();
+    this.#onChange();
   }
 
-  /** @throws QuaysideError `overloaded` if the open transactions may not grow by this much */
-  checkCapacity(moreFrames: number, moreBytes: number): void {
+  /** Adds to a transaction. @throws QuaysideError `overloaded` if the open transactions may not grow by this much */
+  grow(grown: Transaction, moreFrames: number, moreBytes: number): void {
     const { transactionFrames } = STOMP_LIMITS;
+    const bytes = this.bytes + moreBytes;
     let frames = moreFrames;
-    let bytes = moreBytes;
-    for (const transaction of this.#open.values()) {
-      frames += transaction.frames;
-      bytes += transaction.bytes;
+    for (const transaction of this.#open.values()) frames += transaction.frames;
+    if (frames > transactionFrames || bytes > this.#maxBytes) {
+      throw new SessionLimitError(
+        `Open transactions would hold ${frames} frames and ${bytes} bytes of bodies and headers. Allowed together: ${transactionFrames} and ${this.#maxBytes}.`,
+      );
     }
-    if (frames <= transactionFrames && bytes <= this.#maxBytes) return;
-    throw new SessionLimitError(
-      `Open transactions would hold ${frames} frames and ${bytes} bytes of bodies and headers. Allowed together: ${transactionFrames} and ${this.#maxBytes}.`,
-    );
+    if (moreBytes > 0) this.#check(bytes);
+    grown.frames += moreFrames;
+    grown.bytes += moreBytes;
+    this.#onChange();
   }
 }
 
@@ -123,7 +142,7 @@ export class Transaction {
 
   /** Adds a SEND. @throws QuaysideError `overloaded` */
   addSend(queue: Queue, element: NewElement): void {
-    this.#grow(1, contentBytes(element));
+    this.#transactions.grow(this, 1, contentBytes(element));
     this.#sends.add({ queue, element: ownElement(element) });
   }
 
@@ -134,7 +153,7 @@ export class Transaction {
     action: SettleAction,
     nextAt: number | null,
   ): void {
-    this.#grow(settled.length, 0);
+    this.#transactions.grow(this, settled.length, 0);
     for (const delivery of settled) {
       delivery.isClaimed = true;
       this.#settlements.push({ subscription, outstanding: delivery, action, nextAt });
@@ -279,13 +298,6 @@ export class Transaction {
       throw error;
     }
     if (rejection !== null) throw rejection;
-  }
-
-  /** @throws QuaysideError `overloaded` */
-  #grow(frames: number, bytes: number): void {
-    this.#transactions.checkCapacity(frames, bytes);
-    this.frames += frames;
-    this.bytes += bytes;
   }
 }
 

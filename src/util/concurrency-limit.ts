@@ -25,6 +25,8 @@ interface WorkOptions {
   readonly size?: number;
   /** A lower bound for tasks that should wait only in a shorter queue; 0: start now or be rejected. */
   readonly maxWaiting?: number;
+  /** Called if the task waits. After `cancel`, it waits no longer and never starts; no effect if it has started. */
+  readonly onWait?: (cancel: () => void) => void;
 }
 
 interface PendingEntry {
@@ -54,6 +56,8 @@ class KeyState {
     return this.waiting.size > 0 ? this.#first : undefined;
   }
 }
+
+const NO_TASKS = new KeyState();
 
 type NextTask = [key: string, state: KeyState, entry: PendingEntry];
 
@@ -111,6 +115,26 @@ export class ConcurrencyLimit {
     return this.#onceEnd(key, size);
   }
 
+  /**
+   * Counts work of varying size that is running already. Returns a function that sets the size, at first 0; 0 ends the
+   * work.
+   */
+  track(key: string): (size: number) => void {
+    let counted = 0;
+    return (size) => {
+      const before = counted;
+      if (size === before) return;
+      counted = size;
+      if (size > 0) this.#start(key, this.#keys.get(key) ?? new KeyState(), size);
+      if (before > 0) this.#end(key, before);
+    };
+  }
+
+  /** Whether a task of the key would have to wait for running ones. */
+  isFull(key: string): boolean {
+    return !this.#hasCapacity(this.#keys.get(key) ?? NO_TASKS, 1);
+  }
+
   /** Resolves when no task is running or waiting. */
   async idle(): Promise<void> {
     if (this.#keys.size === 0) return;
@@ -161,7 +185,10 @@ export class ConcurrencyLimit {
   }
 
   /** Resolves once the task has been counted as running. */
-  #wait(key: string, { size = 1, maxWaiting = this.#options.maxWaiting }: WorkOptions): Promise<void> {
+  #wait(
+    key: string,
+    { size = 1, maxWaiting = this.#options.maxWaiting, onWait }: WorkOptions,
+  ): Promise<void> {
     const { rejection, timeout } = this.#options;
     const state = this.#keys.get(key) ?? new KeyState();
     if (state.waiting.size >= maxWaiting) return Promise.reject(rejection());
@@ -175,13 +202,16 @@ export class ConcurrencyLimit {
     this.#keys.set(key, state);
     this.#waiting.set(key, state);
     state.waiting.add(entry);
+    const cancel = (): void => {
+      if (state.waiting.delete(entry)) this.#prune(key, state);
+    };
     if (timeout !== undefined) {
       cancelTimer = timeout.clock.after(timeout.ms, () => {
-        state.waiting.delete(entry);
-        this.#prune(key, state);
+        cancel();
         reject(rejection());
       });
     }
+    onWait?.(cancel);
     return promise;
   }
 

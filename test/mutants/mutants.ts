@@ -248,6 +248,7 @@ export const SUITES = {
     files: ['test/session/session.test.ts'],
     pattern: '/a session of STOMP whose client disconnects/',
   },
+  'bodies of sessions': { files: ['test/session/body-bytes.test.ts'], pattern: null },
   WebSocket: { files: ['test/session/web-socket.test.ts'], pattern: null },
   'turns of sessions': {
     files: ['test/session/session.test.ts'],

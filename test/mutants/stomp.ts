@@ -128,6 +128,25 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('websocket.ts', 'this.#passOn();\n      this.push(null);', 'this.destroy();'),
   },
   {
+    name: 'a WebSocket reads on while its message waits for its place',
+    suite: 'bodies of sessions',
+    edits: shared('websocket.ts', 'if (this.#isYielding || this.isPaused() ||', 'if (this.#isYielding ||'),
+  },
+  {
+    name: 'two sessions of a user with open transactions wait for each other',
+    suite: 'bodies of sessions',
+    edits: shared('client-session.ts', 'if (!mayReceive && this.openBytes > UNCOUNTED_BYTES)', 'if (false)'),
+  },
+  {
+    name: 'what sessions have on the way to the engine does not count for their user',
+    suite: 'bodies of sessions',
+    edits: shared(
+      'client-session.ts',
+      'this.setPause(PAUSE.work, isFull || isUserFull);',
+      'this.setPause(PAUSE.work, isFull);',
+    ),
+  },
+  {
     name: 'large WebSocket messages are buffered for a client that is not logged in',
     suite: 'WebSocket',
     edits: shared('websocket.ts', "if (this.#loginBytes < 0) this.#closeTooBig('before the login');", ''),

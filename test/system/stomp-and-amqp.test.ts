@@ -67,6 +67,39 @@ describe('STOMP and AMQP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
+  it('share the bytes that bodies of a user may occupy with HTTP', async () => {
+    const bodyLimit = 33_554_432;
+    const program = await serve('bodies.json', { stomp: { port: 0, bodyLimit } });
+    const open = (): Promise<StompClient> => StompClient.login(stompPort(program), '1.2', LOGIN);
+    const clients = await Promise.all([open(), open(), open(), open()]);
+    const head = `SEND\ndestination:/q/N/slow\ncontent-length:${bodyLimit}\n\n`;
+    for (const client of clients) client.write(head + 'x'.repeat(200_000));
+    await until(async () => {
+      const metrics = await (await call(program, '/metrics')).text();
+      const [, bytes] =
+        /^quayside_session_received_bytes_total\{protocol="stomp"\} (\d+)/m.exec(metrics) ?? [];
+      return Number(bytes) > 4 * 200_000;
+    });
+    const put = async (body: string): Promise<number> =>
+      (
+        await fetch(new URL('/q/N/put', program.url), {
+          method: 'PUT',
+          body,
+          headers: { authorization: AUTHORIZATION },
+        })
+      ).status;
+    let isStored = false;
+    const stored = put('x'.repeat(100_000)).finally(() => {
+      isStored = true;
+    });
+    for (let i = 0; i < 5; i += 1) assert.equal(await put('small'), 200);
+    assert.equal(isStored, false);
+    clients[0]?.socket.destroy();
+    assert.equal(await stored, 200);
+    for (const { socket } of clients) socket.destroy();
+    assert.equal(await program.stop(), 0);
+  });
+
   it('share users, queues, consumer lists and metrics with HTTP', async () => {
     const program = await serve('on.json', BOTH, { ownProcess: true });
     const stomp = await StompClient.login(stompPort(program), '1.2', LOGIN);

@@ -113,6 +113,40 @@ describe('A concurrency limit', () => {
     assert.equal(await of.run('a', async () => 'again', { maxWaiting: 0 }), 'again');
   });
 
+  it('counts running work of varying size, which starts others when it shrinks', async () => {
+    const limited = limit(10, 15);
+    const resize = limited.track('a');
+    resize(4);
+    assert.equal(limited.isFull('a'), false);
+    resize(12);
+    assert.deepEqual([limited.isFull('a'), limited.isFull('b')], [true, false]);
+    const entered = enterAll(limited, ['a']);
+    await turn();
+    assert.equal(entered.length, 0);
+    resize(9);
+    await turn();
+    assert.equal(entered.length, 1);
+    resize(0);
+    entered[0]?.leave();
+    await limited.idle();
+  });
+
+  it('does not start a task that has given up waiting', async () => {
+    const limited = limit(1);
+    const leave = await limited.enter('a');
+    let giveUp = (): void => {};
+    const onWait = (cancel: () => void): void => {
+      giveUp = cancel;
+    };
+    void limited.enter('a', { onWait }).then(() => assert.fail('it started'));
+    giveUp();
+    leave();
+    await limited.idle();
+    const again = limited.tryEnter('a');
+    giveUp();
+    assert.notEqual(again, null);
+  });
+
   it('frees a slot once, also if the work fails', async () => {
     const of = limit(1);
     await assert.rejects(

@@ -91,12 +91,16 @@ export class ConnectionEndpoint {
   readonly #links = new Map<string, Endpoint>();
   /** Links whose `detach` the client has not sent, including those that have ended on this side. */
   #attached = 0;
-  /** Bytes of incomplete deliveries. */
   #begunBytes = 0;
 
   constructor(host: ConnectionHost, options: EndpointOptions) {
     this.host = host;
     this.#options = options;
+  }
+
+  /** Bytes of deliveries that have begun and not ended. */
+  get begunBytes(): number {
+    return this.#begunBytes;
   }
 
   /** Sends a frame to the client. @param observer that of the message which ends with this frame; null if none does */

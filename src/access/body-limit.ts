@@ -1,0 +1,97 @@
+import { overloaded } from '../model/errors.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+
+/** Bodies of up to this size are not counted, nor is as much of what one session sent. */
+export const UNCOUNTED_BYTES = 65_536;
+
+/**
+ * Bytes of bodies that are being read or stored: of one user, and of all. Further bodies wait, unread in their sockets.
+ * A user who has less than the guaranteed bytes never waits for other users, whose clients may take a minute to send.
+ */
+const BODY_BYTES_PER_USER = 128 * 1_048_576;
+const BODY_BYTES = 2 * BODY_BYTES_PER_USER;
+const GUARANTEED_BODY_BYTES = 16 * 1_048_576;
+/** HTTP requests of one user whose bodies may wait; further ones are rejected. */
+const MAX_WAITING_BODIES = 1000;
+
+/** Limits the bytes of bodies that all front ends together hold in memory, by user. */
+export function bodyLimit(): ConcurrencyLimit {
+  return new ConcurrencyLimit({
+    perKey: BODY_BYTES_PER_USER,
+    total: BODY_BYTES,
+    guaranteed: GUARANTEED_BODY_BYTES,
+    maxWaiting: MAX_WAITING_BODIES,
+    rejection: () =>
+      overloaded(
+        `Bodies of one user may occupy ${BODY_BYTES_PER_USER} bytes, and ${MAX_WAITING_BODIES} bodies are waiting; retry later, or send fewer at a time.`,
+      ),
+  });
+}
+
+/** The error for bytes that would stay in memory for as long as a client likes, and so cannot wait. */
+export function tooManyBytes(): Error {
+  return overloaded(
+    `Bodies and transactions of one user may occupy ${BODY_BYTES_PER_USER} bytes; end other transactions, then retry.`,
+  );
+}
+
+/**
+ * What one session counts of the body that it receives. It waits for its place only while it has none: if sessions
+ * that have begun to receive could wait, all of them might wait for each other.
+ */
+export class BodyPlace {
+  readonly #limit: ConcurrencyLimit;
+  readonly #onGranted: () => void;
+  #resize: ((size: number) => void) | null = null;
+  /** Null: it does not wait. */
+  #cancelWait: (() => void) | null = null;
+
+  /** @param onGranted called when the place that `hold` did not get is free */
+  constructor(limit: ConcurrencyLimit, onGranted: () => void) {
+    this.#limit = limit;
+    this.#onGranted = onGranted;
+  }
+
+  /**
+   * Counts so many bytes of a user, the same one each time; 0 ends the count.
+   * @returns whether they may be received now; if not, `onGranted` is called once they may
+   */
+  hold(user: string, size: number): boolean {
+    if (this.#resize !== null) {
+      this.#resize(size);
+      if (size === 0) this.#resize = null;
+      return true;
+    }
+    if (size === 0) {
+      this.#cancelWait?.();
+      this.#cancelWait = null;
+      return true;
+    }
+    if (this.#cancelWait !== null) return false;
+    const end = this.#limit.tryEnter(user, { size });
+    if (end === null) void this.#wait(user, size);
+    else this.#start(user, size, end);
+    return end !== null;
+  }
+
+  /** Any number may wait: the limit of connections bounds them, and they hold no more than others. */
+  async #wait(user: string, size: number): Promise<void> {
+    const onWait = (cancel: () => void): void => {
+      this.#cancelWait = cancel;
+    };
+    const end = await this.#limit.enter(user, { size, maxWaiting: Number.POSITIVE_INFINITY, onWait });
+    // It may have been given up since it was granted.
+    if (this.#cancelWait === null) end();
+    else {
+      this.#cancelWait = null;
+      this.#start(user, size, end);
+      this.#onGranted();
+    }
+  }
+
+  #start(user: string, size: number, end: () => void): void {
+    this.#resize = this.#limit.track(user);
+    this.#resize(size);
+    end();
+  }
+}
