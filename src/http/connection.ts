@@ -95,11 +95,21 @@ export class HttpConnection {
     }
   }
 
+  /** Does what a request waited for until the end of its body. */
+  endBody(work: () => void): void {
+    this.#count(0, work);
+    if (this.#load.turns.isUsedUp) this.#yieldToOthers();
+  }
+
   #start(start: () => void): void {
+    this.#count(PARSE_MS, start);
+  }
+
+  #count(baseMs: number, work: () => void): void {
     const { turns, clock } = this.#load;
     const startedAt = clock.monotonic();
-    start();
-    turns.count(PARSE_MS + clock.monotonic() - startedAt);
+    work();
+    turns.count(baseMs + clock.monotonic() - startedAt);
   }
 
   /**
@@ -220,11 +230,13 @@ export class HttpConnection {
   }
 
   /**
-   * Parses nothing more of what the client sends, not even what has arrived together with the present request.
+   * Parses nothing more of what the client sends, not even what has arrived together with the present request, and
+   * starts no request that was parsed before.
    * @param reason the error of calls that cannot wait because of this
    */
   stopParsing(reason: QuaysideError): void {
     this.markUnreadable(reason);
+    this.#deferred.clear();
     stopParser(this.#socket);
   }
 

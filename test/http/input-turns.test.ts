@@ -6,7 +6,7 @@ import { PasswordAuthenticator } from '../../src/access/password-authenticator.t
 import { SILENT_LOG } from '../support/broker.ts';
 import { queuePath } from '../support/http-client.ts';
 import { longestTurn } from '../support/turns.ts';
-import { basic, Harness, sharedHarness, statusOf } from './harness.ts';
+import { basic, Harness, type HarnessOptions, sharedHarness, statusOf } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 
 const USERS: readonly UserDefinition[] = ['flood', 'honest'].map((name) => ({
@@ -18,18 +18,21 @@ const USERS: readonly UserDefinition[] = ['flood', 'honest'].map((name) => ({
 const opened: Harness[] = [];
 
 /** A server for whose clock each request takes half a millisecond. */
-async function slowServer(): Promise<{
+async function slowServer(options: HarnessOptions = {}): Promise<{
   harness: Harness;
   authenticator: PasswordAuthenticator;
   started: Map<string, number>;
   total: () => number;
   /** Advances the clock by more than the time for which clients are read in parts after one had to wait. */
   calm: () => void;
+  /** Advances the clock. */
+  spend: (ms: number) => void;
 }> {
   const started = new Map<string, number>();
   let [total, calmMs] = [0, 0];
   let authenticator!: PasswordAuthenticator;
   const harness = await Harness.start({
+    ...options,
     users: USERS,
     authenticator: ({ clock }) => {
       const accounts = readAccounts(USERS, ['N']);
@@ -46,10 +49,11 @@ async function slowServer(): Promise<{
   opened.push(harness);
   for (const { name } of USERS) await harness.client(`${name}:${name}`).namespaces();
   harness.opened.clock.monotonic = () => total / 2 + calmMs;
-  const calm = (): void => {
-    calmMs += 10_000;
+  const spend = (ms: number): void => {
+    calmMs += ms;
   };
-  return { harness, authenticator, started, total: () => total, calm };
+  const calm = (): void => spend(10_000);
+  return { harness, authenticator, started, total: () => total, calm, spend };
 }
 
 /** Connections of a user on which there was a request. */
@@ -169,6 +173,70 @@ describe('Pipelined requests of many connections', () => {
       connection.send(Buffer.concat([get('honest'), get('honest')]));
       assert.equal((await connection.answers(3)).length, 3);
     }
+  });
+});
+
+describe('Requests on a connection on which nobody has logged in', () => {
+  after(() => Promise.all(opened.map((harness) => harness.close())));
+
+  it('are not executed behind one that was rejected, although they were parsed before', async () => {
+    const { harness, authenticator, calm } = await slowServer({ logsDebug: true });
+    const recall = authenticator.recall.bind(authenticator);
+    authenticator.recall = (authorization) => {
+      // The requests that follow in these bytes start in the next turn.
+      if (authorization === basic('unknown', 'unknown')) calm();
+      return recall(authorization);
+    };
+    const log = harness.log as { push(line: unknown): number } & typeof harness.log;
+    const push = log.push.bind(log);
+    log.push = (line) => {
+      // The requests that follow the rejected one would start in the turn after it.
+      if (JSON.stringify(line).includes('"overloaded"')) calm();
+      return push(line);
+    };
+    const connection = await RawConnection.open(harness.port);
+    const stranger = rawRequest(['GET /q HTTP/1.1', 'Host: test']);
+    connection.send(
+      Buffer.concat([
+        get('unknown'),
+        ...Array.from({ length: 11 }, () => stranger),
+        put('honest', 'behind', 'x'),
+      ]),
+    );
+    await connection.untilClosed();
+    const { status } = await harness.client('honest:honest').get('N', 'behind', { to: 0 });
+    assert.equal(status, 504);
+  });
+});
+
+describe('Bodies that arrive after their requests have started', () => {
+  after(() => Promise.all(opened.map((harness) => harness.close())));
+
+  it('are handled for some 20 ms in one turn of the event loop', async () => {
+    const { harness, authenticator, started, spend } = await slowServer();
+    const login = basic('honest', 'honest');
+    const renew = authenticator.renew.bind(authenticator);
+    let handled = 0;
+    const connections = await connectionsOf(harness, 'honest', 40);
+    const head = (queue: string): Buffer => put('honest', queue, 'xx').subarray(0, -1);
+    const before = started.get(login) ?? 0;
+    for (const [i, connection] of connections.entries()) connection.send(head(`q${i % 4}`));
+    await untilTurn(() => (started.get(login) ?? 0) - before === connections.length);
+    authenticator.renew = (user) => {
+      handled += 1;
+      spend(5);
+      return renew(user);
+    };
+    let [most, last] = [0, 0];
+    const countTurn = (): void => {
+      most = Math.max(most, handled - last);
+      last = handled;
+      if (handled < connections.length) setImmediate(countTurn);
+    };
+    setImmediate(countTurn);
+    for (const connection of connections) connection.send(Buffer.from('x'));
+    for (const connection of connections) await connection.answers(2);
+    assert.ok(most <= 12, `${most} bodies were handled in one turn`);
   });
 });
 
