@@ -71,6 +71,14 @@ export function addressBlock(address: string): string {
   return `${firstFourGroups(bare).join(':')}::/64`;
 }
 
+/**
+ * The name under which clients that have not logged in share turns and limits with those of the same network. No user
+ * has it: names contain no colon.
+ */
+export function strangersOf(address: string): string {
+  return `:${addressBlock(address)}`;
+}
+
 function firstFourGroups(address: string): string[] {
   const [head = '', tail] = address.split('::');
   const before = head === '' ? [] : head.split(':');

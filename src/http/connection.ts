@@ -1,4 +1,5 @@
 import { type Duplex, Readable } from 'node:stream';
+import { strangersOf } from '../access/networks.ts';
 import type { User } from '../access/user.ts';
 import { malformedRequest, type QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
@@ -187,7 +188,7 @@ export class HttpConnection {
   }
 
   #waitForTurn(): void {
-    this.#load.turns.wait(this.countedFor ?? '', this.#continue);
+    this.#load.turns.wait(this.countedFor ?? strangersOf(this.#socket.remoteAddress ?? ''), this.#continue);
   }
 
   readonly #continue = (): void => {
@@ -253,6 +254,7 @@ export class HttpConnection {
 
 /** A socket of Node's HTTP server. */
 interface HttpSocket extends Duplex {
+  readonly remoteAddress?: string;
   /** Null once the connection is closed or upgraded. */
   readonly parser?: Parser | null;
   /** Node has paused parsing until the client reads its responses. */

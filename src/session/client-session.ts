@@ -1,4 +1,5 @@
 import { BodyPlace, tooManyBytes, UNCOUNTED_BYTES } from '../access/body-limit.ts';
+import { strangersOf } from '../access/networks.ts';
 import { checkRight, loginLost, type User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
@@ -627,7 +628,9 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #yieldToOthers(): void {
     this.#busyMs = 0;
     this.setPause(PAUSE.turn, true);
-    this.#server.inputTurns.wait(this.owner, () => this.setPause(PAUSE.turn, false));
+    const { address } = this.origin;
+    const user = this.#user?.name ?? strangersOf(address);
+    this.#server.inputTurns.wait(user, () => this.setPause(PAUSE.turn, false));
   }
 
   #workChanged(): void {

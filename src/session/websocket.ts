@@ -2,6 +2,7 @@ import { isUtf8 } from 'node:buffer';
 import { Duplex } from 'node:stream';
 import { type WebSocket, WebSocketServer } from 'ws';
 import { UNCOUNTED_BYTES } from '../access/body-limit.ts';
+import { strangersOf } from '../access/networks.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { wrongMember } from '../model/members.ts';
 import type { Clock } from '../util/clock.ts';
@@ -106,8 +107,8 @@ class WebSocketStream extends Duplex implements ClientSocket {
   readonly #webSocket: WebSocket;
   readonly #usesText: boolean;
   readonly #countLogin: (user: string) => void;
-  /** '' before the login. */
-  #user = '';
+  /** The user, or before the login all clients of the network that have not logged in. */
+  #user: string;
   readonly #turns: InputTurns;
   readonly #clock: Clock;
   readonly #maxMessageBytes: number;
@@ -129,11 +130,12 @@ class WebSocketStream extends Duplex implements ClientSocket {
 
   constructor(
     webSocket: WebSocket,
-    { socket: transport, onLogin }: UpgradeRequest,
+    { socket: transport, address, onLogin }: UpgradeRequest,
     { webSocket: { usesText }, inputTurns, clock }: SessionServer,
     maxMessageBytes: number,
   ) {
     super();
+    this.#user = strangersOf(address);
     this.#turns = inputTurns;
     this.#clock = clock;
     this.transport = transport;

@@ -37,7 +37,7 @@ export class InputTurns {
     });
   }
 
-  /** Calls `proceed` when other clients have been served. @param user '' before the login */
+  /** Calls `proceed` when other clients have been served. @param user or `strangersOf` before the login */
   wait(user: string, proceed: () => void): void {
     let ofUser = this.#waiting.get(user);
     if (ofUser === undefined) {

@@ -152,6 +152,30 @@ describe('Pipelined requests of many connections', () => {
     assert.equal((await waiting?.answers(2))?.[1]?.body, 'later');
   });
 
+  it('before a login delay those of other networks by a few of them only', async () => {
+    const { harness, started } = await slowServer();
+    const wrong = basic('unknown', 'unknown');
+    const open = async (address?: string): Promise<RawConnection> => {
+      const connection = await RawConnection.open(harness.port, address);
+      connection.send(rawRequest(['GET /livez HTTP/1.1', 'Host: test']));
+      await connection.answers(1);
+      return connection;
+    };
+    const flood = await Promise.all(Array.from({ length: 100 }, () => open()));
+    const honest = await open('127.0.1.1');
+    const honestLogin = basic('honest', 'honest');
+    const before = started.get(honestLogin) ?? 0;
+    for (const connection of flood) {
+      connection.send(Buffer.concat(Array.from({ length: 9 }, () => get('unknown'))));
+    }
+    honest.send(get('honest'));
+    await untilTurn(() => (started.get(honestLogin) ?? 0) > before);
+    const startedBefore = started.get(wrong) ?? 0;
+    assert.ok(startedBefore <= 60, `${startedBefore} requests were started before that of another network`);
+    assert.equal((await honest.answers(2))[1]?.status, 200);
+    for (const { socket } of flood) socket.destroy();
+  });
+
   it('are answered even if their client closes its sending side at once', async () => {
     const { harness } = await slowServer();
     const connections = await connectionsOf(harness, 'flood', 4);

@@ -61,8 +61,9 @@ export class RawConnection {
     });
   }
 
-  static async open(port: number): Promise<RawConnection> {
-    const socket = connect({ port, host: '127.0.0.1' });
+  /** @param localAddress the address of the client; by default, that of the server */
+  static async open(port: number, localAddress = '127.0.0.1'): Promise<RawConnection> {
+    const socket = connect({ port, host: '127.0.0.1', localAddress });
     await once(socket, 'connect');
     return new RawConnection(socket);
   }

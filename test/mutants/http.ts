@@ -112,7 +112,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'connections that pipeline wait for their turn in one line for all users',
     suite: 'HTTP input',
-    edits: edit('http/connection.ts', "wait(this.countedFor ?? '', ", "wait('', "),
+    edits: edit('http/connection.ts', 'wait(this.countedFor ?? ', "wait('' ?? "),
   },
   {
     name: 'a connection that is no longer read in parts is read although a body waits',

@@ -128,11 +128,6 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('websocket.ts', 'this.#passOn();\n      this.push(null);', 'this.destroy();'),
   },
   {
-    name: 'a WebSocket reads on while its message waits for its place',
-    suite: 'bodies of sessions',
-    edits: shared('websocket.ts', 'if (this.#isYielding || this.isPaused() ||', 'if (this.#isYielding ||'),
-  },
-  {
     name: 'two sessions of a user with open transactions wait for each other',
     suite: 'bodies of sessions',
     edits: shared('client-session.ts', 'if (!mayReceive && this.openBytes > UNCOUNTED_BYTES)', 'if (false)'),
@@ -193,7 +188,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a client waits for all clients of another user that wait',
     suite: 'turns of sessions',
-    edits: shared('client-session.ts', 'inputTurns.wait(this.owner, ', "inputTurns.wait('', "),
+    edits: shared('client-session.ts', 'inputTurns.wait(user, ', "inputTurns.wait('', "),
   },
   {
     name: 'a session that does not read misses heart-beats',
