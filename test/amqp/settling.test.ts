@@ -5,6 +5,8 @@ import { until } from '../support/until.ts';
 import type { AmqpClient, Got, TestReceiver } from './client.ts';
 import { textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
+import { conditionOf, KIND, type RawClient } from './raw-client.ts';
+import { attachReceiver, begin, credit, disposition } from './wire.ts';
 
 describe('an outcome of a receiving client', () => {
   let node: AmqpNode;
@@ -31,6 +33,34 @@ describe('an outcome of a receiving client', () => {
 
   it('accepted commits the element', async () => {
     const { got } = await held();
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
+    got.delivery.accept();
+    await sizesAre({ ready: 0, scheduled: 0, reserved: 0 });
+  });
+
+  it('settles only what its own session was sent, although all sessions and connections use the same delivery ids', async () => {
+    const { got } = await held();
+    const deliveryOf = async (channel: number, queue: string): Promise<RawClient> => {
+      const raw = await node.rawClient(
+        begin(channel),
+        attachReceiver({ address: `N/${queue}`, channel }),
+        credit(0, 1, channel),
+      );
+      return raw;
+    };
+    await node.insert('b', 'y');
+    const other = await deliveryOf(0, 'b');
+    await other.until(KIND.transfer);
+    const empty = await deliveryOf(1, 'none');
+    await empty.until(KIND.attach);
+    // One connection has a delivery with the same id, the other has none.
+    other.write(disposition(0, 0));
+    await until(async () => (await node.sizes('b')).reserved === 0);
+    assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
+    const frames = disposition(0, 0);
+    frames.writeUInt16BE(1, 6);
+    empty.write(frames);
+    assert.equal(conditionOf(await empty.until(KIND.close)), 'amqp:invalid-field');
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
     got.delivery.accept();
     await sizesAre({ ready: 0, scheduled: 0, reserved: 0 });

@@ -55,6 +55,26 @@ describe('Logins', () => {
     }
   });
 
+  it('tell apart passwords of up to 256 bytes that differ in their last byte only', async () => {
+    for (const length of [73, 256]) {
+      const password = 'p'.repeat(length - 2);
+      const users = [
+        { name: 'hashed', password: await hashPassword(`${password}é`), rights: null },
+        { name: 'plain', password: `${password}é`, rights: null },
+      ];
+      logins = new PasswordAuthenticator({
+        accounts: readAccounts(users, []),
+        clock,
+        log: { debug: () => {}, warn: () => {} },
+      });
+      for (const { name } of users) {
+        assert.equal((await login(name, `${password}é`, HERE)).name, name);
+        await assert.rejects(login(name, `${password}è`, HERE), code('unauthorized'));
+        await assert.rejects(login(name, password, HERE), code('unauthorized'));
+      }
+    }
+  });
+
   it('remember an accepted header for five minutes after its last use', async () => {
     const header = basic('hashed:right');
     assert.equal(logins.recall(header), null);
