@@ -29,11 +29,16 @@ describe('A Redis server', () => {
   let engine: Engine;
   let prefix: string;
   let clock: FakeClock;
+  const lines: string[] = [];
+  const log = {
+    info: () => {},
+    warn: (_fields: object, line: string): void => void lines.push(line),
+  };
 
   beforeEach(async () => {
     server = await startRedis();
     [clock, prefix] = [new FakeClock(), freshPrefix()];
-    engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock, prefix });
+    engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock, prefix, log });
     await engine.start();
   });
 
@@ -111,6 +116,15 @@ describe('A Redis server', () => {
     // The server keeps popped elements until the node's next call, in case the reply was lost.
     await storage.take(QUEUE, POP);
     await storage.insert(QUEUE, newElements('fits again'));
+  });
+
+  it('that is full is logged once, however many calls it rejects', async () => {
+    await fill();
+    lines.splice(0);
+    for (let i = 0; i < 3; i++) {
+      assert.equal(await codeOf(engine.storage.insert(OTHER, newElements('too much'))), 'storage-full');
+    }
+    assert.deepEqual(lines, ['Redis is out of memory: inserts are rejected, everything else continues']);
   });
 
   it('that is full removes elements by a bulk operation, and then has memory again', async () => {

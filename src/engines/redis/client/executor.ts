@@ -45,7 +45,7 @@ export class Executor {
   readonly pending: PendingCalls;
   readonly #context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>;
   readonly #pauses = new Set<Pause>();
-  /** Limits the lines about unexpected error replies: each call may get one. */
+  /** Limits the lines about error replies: each call may get one. */
   readonly #errorReplies: LineLimit;
   #isStopped = false;
 
@@ -57,7 +57,7 @@ export class Executor {
     this.#errorReplies = new LineLimit(context.clock, (cause, leftOut) => {
       log.warn(
         { engine: settings.maskedUrl, cause, leftOut },
-        'Redis replied with further unexpected errors; their lines were left out',
+        'Redis replied with further errors; their lines were left out',
       );
     });
     context.topology.onChange(() => this.#wake());
@@ -211,6 +211,12 @@ export class Executor {
         topology.refresh(master);
         return false;
       case 'OOM':
+        if (this.#errorReplies.admit(code)) {
+          log.warn(
+            { engine: maskedUrl, reply: message },
+            'Redis is out of memory: inserts are rejected, everything else continues',
+          );
+        }
         throw new QuaysideError('storage-full', `${maskedUrl} is out of memory.`);
       case 'NOAUTH':
       case 'WRONGPASS':
