@@ -71,8 +71,8 @@ export class CommandContext {
     if (error.code === 'unauthorized') return this.#credentialsHint;
     if (error.code !== 'tls-failed') return '';
     return error.message.includes('wrong version number')
-      ? ' The server does not speak TLS: give its address with http://.'
-      : ' If the certificate is from a CA of your own, set NODE_EXTRA_CA_CERTS to the file of that CA.';
+      ? '. The server does not speak TLS: give its address with http://.'
+      : '. If the certificate is from a CA of your own, set NODE_EXTRA_CA_CERTS to the file of that CA.';
   }
 
   /**

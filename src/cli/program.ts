@@ -63,7 +63,7 @@ async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: Comm
   } catch (error) {
     // A disconnected reader is an error only if it may have missed a change that the command made.
     const isSilent = isReaderGone(error) && context?.hasChanged !== true;
-    const cause = error instanceof Error ? error.message : String(error);
+    const cause = (error instanceof Error ? error.message : String(error)).replace(OPENSSL_ERROR, '$1');
     const message = isReaderGone(error)
       ? `The reader of the output disconnected (${cause}). What the command had changed by then stays changed.`
       : cause;
@@ -74,6 +74,9 @@ async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: Comm
     await context?.client.close();
   }
 }
+
+/** An error of OpenSSL as Node passes it on. The group is the reason; the rest names its functions and files. */
+const OPENSSL_ERROR = /\b[0-9A-F]+:error:[0-9A-F]+:[^:]*:[^:]*:([^:]*):.*$/s;
 
 function newProgram(io: CommandIo): Command {
   return new Command('quayside')
