@@ -138,7 +138,8 @@ export class Exchanges implements Service {
       kind: 'exchange',
       clock,
       random,
-      onRead: (key, definition, _, definitions) => this.#follow(definitions, key, definition),
+      onRead: (key, definition, hasChanged, definitions) =>
+        this.#follow(definitions, key, definition, hasChanged),
       onFailedRead: (exchange, err) =>
         exchange === null
           ? log.warn({ err }, 'exchanges could not be read again')
@@ -700,7 +701,7 @@ export class Exchanges implements Service {
   }
 
   /** Applies a change of a store's definition; null: it was deleted. */
-  #follow(changed: Definitions, key: string, definition: Definition | null): void {
+  #follow(changed: Definitions, key: string, definition: Definition | null, hasChanged = true): void {
     const stores = [...this.#caches].map(([definitions]) => definitions);
     const first = this.#cached(key)[0]?.definitions;
     if (first !== undefined && stores.indexOf(first) < stores.indexOf(changed)) return;
@@ -722,6 +723,8 @@ export class Exchanges implements Service {
       }
       this.#apply(key, stored);
     } catch (error) {
+      // Definitions are read again every minute.
+      if (!hasChanged) return;
       this.#options.log.warn({ err: error, exchange: key }, 'a stored exchange cannot run on this node');
     }
   }

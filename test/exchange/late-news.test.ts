@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { sharedSandbox } from '../sandbox/elements.ts';
-import type { TestNamespace } from '../support/broker.ts';
+import { SILENT_LOG, type TestNamespace } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { engineWithoutNotifications } from '../support/engine-with.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
@@ -179,4 +179,26 @@ describe('a node without notifications of another node’s changes to exchanges'
     await gone(later, id);
     await node.exchanges.reload();
   });
+});
+
+it('a stored exchange that cannot run on a node is logged once, and again after it has changed', async () => {
+  const opened = await openEngine('A', 'B');
+  const sandbox = sharedSandbox();
+  const other = await new ExchangeNode(opened.namespaces, opened.clock, sandbox).start();
+  await other.exchanges.create('x', declare('B/src', ['B/dst']));
+  const lines: string[] = [];
+  const log = { ...SILENT_LOG, warn: (_fields: object, line: string) => void lines.push(line) };
+  const node = new ExchangeNode(opened.namespaces.slice(0, 1), opened.clock, sandbox, { log });
+  await node.start();
+  await node.exchanges.reload();
+  await node.exchanges.reload();
+  const line = 'a stored exchange cannot run on this node';
+  assert.deepEqual(lines, [line]);
+  await other.exchanges.stopExchange('x');
+  await node.exchanges.reload();
+  assert.deepEqual(lines, [line, line]);
+  await node.stop();
+  await other.stop();
+  await sandbox.stop();
+  await opened.close();
 });
