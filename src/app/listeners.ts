@@ -69,12 +69,12 @@ export async function readCertificate(
   if (tls === undefined) return null;
   const hint = 'Name PEM files that belong together and that this user may read';
   const read = async (option: 'cert' | 'key' | 'clientCa', file: string): Promise<string> => {
-    try {
-      return await readFile(file, 'utf8');
-    } catch (error) {
-      const { code } = error as NodeJS.ErrnoException;
+    const text = await readFile(file, 'utf8').catch(({ code }: NodeJS.ErrnoException) => {
       throw errorAt([name, 'tls', option], `${file} cannot be read (${code})`, hint);
-    }
+    });
+    // Node's TLS takes an empty text for none, and would then complete no handshake.
+    if (text === '') throw errorAt([name, 'tls', option], `${file} is empty`, hint);
+    return text;
   };
   // Sequential, so that the same file is reported every time if both are missing.
   const cert = await read('cert', tls.cert);

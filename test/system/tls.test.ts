@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
 import { Agent, request } from 'node:https';
 import { after, before, describe, it } from 'node:test';
 import { connect, type TLSSocket } from 'node:tls';
@@ -111,17 +111,27 @@ describe('HTTPS', () => {
     old.destroy();
   });
 
-  it('keeps the old certificate if the new one is invalid', async () => {
-    const before = await fingerprint();
-    write('third');
-    execFileSync('cp', [folder.file('third.cert.pem'), folder.file('cert.pem')]);
-    const lines = program.logged().length;
-    program.signal('SIGHUP');
-    await program.untilLogged((all) =>
-      all.slice(lines).some(({ level, event }) => level === 'error' && event === 'reload'),
-    );
-    assert.equal(await fingerprint(), before);
-  });
+  for (const [what, spoil] of [
+    ['does not belong to its key', () => copyFileSync(folder.file('first.key.pem'), folder.file('key.pem'))],
+    ['is empty, as while it is written', () => writeFileSync(folder.file('cert.pem'), '')],
+    ['has an empty key', () => writeFileSync(folder.file('key.pem'), '')],
+  ] as const) {
+    it(`keeps the old certificate if the new one ${what}`, async () => {
+      const before = await fingerprint();
+      write('third');
+      copy('third');
+      spoil();
+      const lines = program.logged().length;
+      program.signal('SIGHUP');
+      await program.untilLogged((all) => all.slice(lines).some(({ event }) => event === 'reload'));
+      const reload = program
+        .logged()
+        .slice(lines)
+        .find(({ event }) => event === 'reload');
+      assert.equal(reload?.level, 'error');
+      assert.equal(await fingerprint(), before);
+    });
+  }
 
   async function fingerprint(): Promise<string> {
     const socket = await handshake({});
