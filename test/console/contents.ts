@@ -219,6 +219,31 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByText('does not match its content encoding').waitFor();
   });
 
+  it('continues a search that has found nothing yet until it finds something, and stops if the user wants that', async () => {
+    await opened().insert('N', 'deep', '"needle"');
+    const page = await opened().page('#/q/N/deep');
+    await page.getByText('The only match').waitFor();
+    const { promise: mayFind, resolve: find } = Promise.withResolvers<void>();
+    await page.route('**/elements?*', async (route) => {
+      const url = new URL(route.request().url());
+      const after = url.searchParams.get('after');
+      if (after === 'third') {
+        await mayFind;
+        url.searchParams.delete('after');
+        return route.continue({ url: url.href });
+      }
+      const next = after === null ? 'second' : 'third';
+      return route.fulfill({ json: { elements: [], next, looked: 1_200, failed: 0, error: null } });
+    });
+    await page.getByLabel('Search elements').fill('needle');
+    await page.getByRole('button', { name: 'Search', exact: true }).click();
+    await page.getByText('0 elements listed, 2,400 searched').waitFor();
+    await page.getByRole('button', { name: 'Stop' }).click();
+    find();
+    await page.getByRole('button', { name: 'Load more' }).click();
+    await page.getByText('The only match').waitFor();
+  });
+
   it('loads the next page of a list on a second attempt, and keeps the previous pages', async () => {
     await opened().request('POST', '/q/N/paged/elements', {
       headers: { 'content-type': 'application/x-ndjson' },

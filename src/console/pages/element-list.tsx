@@ -36,11 +36,10 @@ export function StateBadge({ state }: { readonly state: DeliveryState }) {
 /** The part of a list that has been loaded. */
 interface LoadedList {
   readonly elements: readonly BrowsedElement[];
+  /** Cursor of the page behind, which is being loaded, or failed, or is to be loaded; null: the first, or none. */
   readonly next: string | null;
   readonly looked: number;
   readonly error: unknown;
-  /** Cursor of the page that is being loaded, or that failed. */
-  readonly after: string | null;
   readonly isLoading: boolean;
   readonly selectorError: string | null;
   /** The counts of the queue just before the list was loaded; null if the user may not read them. */
@@ -54,7 +53,6 @@ const NOTHING: LoadedList = {
   next: null,
   looked: 0,
   error: null,
-  after: null,
   isLoading: true,
   selectorError: null,
   counts: null,
@@ -92,42 +90,43 @@ export function ElementList({
   // Reading creates no queue, so the address may name one that does not exist.
   const isKnown = picture.value !== null || connection.value !== 'live' || !may('read', ns);
 
-  const load = async (after: string | null): Promise<void> => {
+  const load = async (next: string | null): Promise<void> => {
     stop.current?.abort();
-    const abort = new AbortController();
-    stop.current = abort;
-    const before = after === null ? NOTHING : list.peek();
-    list.value = { ...before, after, isLoading: true, error: null };
-    if (after === null) selected.value = new Map();
+    stop.current = new AbortController();
+    const { signal } = stop.current;
+    const before = next === null ? NOTHING : list.peek();
+    list.value = { ...before, isLoading: true, error: null };
+    if (next === null) selected.value = new Map();
     try {
       // Read the counter from the server, because the stream may lag behind the list, and before the list, so that no
       // later insert is missed.
       const fresh =
-        after === null && may('read', ns)
-          ? await get<QueueRecord>(queuePath(of, 'status'), { signal: abort.signal })
-          : null;
+        next === null && may('read', ns) ? await get<QueueRecord>(queuePath(of, 'status'), { signal }) : null;
       // The server's default group need not have any element here.
       const listed = filter.group ?? Object.keys(fresh?.groups ?? {})[0] ?? before.group;
       const counts = fresh === null ? before.counts : countsIn(fresh, listed);
-      const page = await listElements(
-        of,
-        { ...filter, group: listed },
-        { after, hidesBodies, signal: abort.signal },
-      );
-      list.value = {
-        ...before,
-        counts,
-        group: listed,
-        elements: [...before.elements, ...withoutListed(before.elements, page.elements)],
-        next: page.next,
-        looked: before.looked + page.looked,
-        isLoading: false,
-        error: null,
-        selectorError: page.error?.message ?? before.selectorError,
-      };
+      list.value = { ...list.peek(), counts, group: listed };
+      // The server examines a limited number of elements for a page: a search continues until it has found one.
+      while (list.peek().isLoading) {
+        const { elements, looked, selectorError, next: after } = list.peek();
+        const page = await listElements(of, { ...filter, group: listed }, { after, hidesBodies, signal });
+        signal.throwIfAborted();
+        list.value = {
+          ...list.peek(),
+          elements: [...elements, ...withoutListed(elements, page.elements)],
+          next: page.next,
+          looked: looked + page.looked,
+          isLoading: page.elements.length === 0 && page.next !== null,
+          selectorError: page.error?.message ?? selectorError,
+        };
+      }
     } catch (error) {
-      if (!abort.signal.aborted) list.value = { ...before, after, isLoading: false, error };
+      if (!signal.aborted) list.value = { ...list.peek(), isLoading: false, error };
     }
+  };
+  const stopLoading = (): void => {
+    stop.current?.abort();
+    list.value = { ...list.peek(), isLoading: false };
   };
   const mayBrowse = may('browse', ns);
   useLayoutEffect(() => {
@@ -135,7 +134,7 @@ export function ElementList({
     delayStream(load(null));
     return () => stop.current?.abort();
   }, [keyOf(of), filter.state, filter.group, filter.search, mayBrowse]);
-  const retry = (): void => void load(list.peek().after);
+  const retry = (): void => void load(list.peek().next);
   useReconnect(() => {
     if (isTemporary(list.peek().error)) retry();
   });
@@ -221,9 +220,13 @@ export function ElementList({
         />
       )}
       {isLoading && <Loading what={elements.length === 0 ? 'Searching' : 'Loading more'} />}
-      {!isLoading && next !== null && (
+      {next !== null && (
         <div class="bar">
-          <Button onClick={() => void load(next)}>Load more</Button>
+          {isLoading ? (
+            <Button onClick={stopLoading}>Stop</Button>
+          ) : (
+            <Button onClick={() => void load(next)}>Load more</Button>
+          )}
           <span class="muted">
             {several(elements.length, 'element')} listed, {count(looked)} searched
           </span>
