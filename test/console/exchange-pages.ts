@@ -224,7 +224,9 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await page.goto(`${opened().server.url}/console/#/x-new`);
     await page.reload();
     assert.equal(await page.getByLabel('From namespace').inputValue(), 'events');
-    assert.equal(await page.getByLabel('To namespace').inputValue(), 'jobs');
+    // The fields of several destinations have the same names.
+    const destination = page.getByRole('region', { name: 'Destination 1' });
+    assert.equal(await destination.getByLabel('To namespace').inputValue(), 'jobs');
   });
 
   it('shows in the graph how many elements a queue has, and whether it is paused', async () => {

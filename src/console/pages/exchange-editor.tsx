@@ -196,6 +196,7 @@ export function ExchangeEditor({
       {dst.map((one, i) => (
         <Card
           key={i}
+          label={`Destination ${i + 1}`}
           title={`Destination ${i + 1}`}
           aside={
             dst.length > 1 && (
