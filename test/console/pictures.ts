@@ -11,15 +11,15 @@ import { fill, insertOrder, pagesToShow, show } from './pictured.ts';
  */
 
 const FOLDER = fileURLToPath(new URL('../../docs/images/', import.meta.url));
-/** Each page, its theme and its width in pixels. */
+/** Each page, its theme, and its width and height in pixels. */
 const PICTURES = [
-  ['overview', 'light', 1200],
-  ['queue', 'light', 1200],
-  ['element', 'dark', 1200],
+  // The charts are below the queues that need attention.
+  ['overview', 'light', 1200, 900],
+  ['queue', 'light', 1200, 760],
+  ['element', 'dark', 1200, 760],
   // The graph is not cut off.
-  ['exchanges', 'dark', 1360],
+  ['exchanges', 'dark', 1360, 760],
 ] as const;
-const HEIGHT = 760;
 const QUALITY = 72;
 const MAX_BYTES = 60 * 1024;
 /** How many elements of each queue are inserted and taken a second, on average. */
@@ -40,10 +40,10 @@ try {
   await fill(opened);
   const pages = await pagesToShow(opened);
   await mkdir(FOLDER, { recursive: true });
-  for (const [name, theme, width] of PICTURES) {
+  for (const [name, theme, width, height] of PICTURES) {
     const pictured = pages.find((one) => one.name === name);
     if (pictured === undefined) throw new Error(`There is no page ${name}.`);
-    const page = await opened.page('#/', { theme, width, height: HEIGHT });
+    const page = await opened.page('#/', { theme, width, height });
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     await show(opened, page, pictured);
     const devtools = await page.context().newCDPSession(page);
