@@ -1,11 +1,8 @@
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { clients, command, commonCommands, consumed, MODEL_POLICIES } from '../session/model-world.ts';
-import { checkHistories } from '../support/histories.ts';
+import { checkSessionModel, clients, command, commonCommands, consumed } from '../session/model-world.ts';
 import { AmqpWorld, OUTCOMES } from './model-world.ts';
 import { AmqpNode } from './node.ts';
-
-const RUNS = Number(process.env.MODEL_RUNS ?? 10);
 
 type Command = fc.AsyncCommand<AmqpWorld, AmqpWorld>;
 
@@ -54,15 +51,10 @@ const commands: fc.Arbitrary<Command>[] = [
  */
 describe('AMQP', () => {
   it('behaves like the sequential model in any history', async () => {
-    await checkHistories(commands, { runs: RUNS, maxCommands: 100 }, async (history) => {
-      const node = await AmqpNode.start({ policies: MODEL_POLICIES });
-      const world = new AmqpWorld(node, MODEL_POLICIES);
-      try {
-        await fc.asyncModelRun(() => ({ model: world, real: world }), history);
-      } finally {
-        world.close();
-        await node.stop();
-      }
-    });
+    await checkSessionModel(
+      commands,
+      (options) => AmqpNode.start(options),
+      (node) => new AmqpWorld(node),
+    );
   });
 });

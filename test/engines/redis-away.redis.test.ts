@@ -10,7 +10,7 @@ import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
 import { codeOf } from '../support/outcome.ts';
-import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { AWAY, type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { until } from '../support/until.ts';
 import { ANSWERED_MS, inTime, passUntil, settledOf, stopped, turns } from './fake-time.ts';
 import { checkOutage } from './outage.ts';
@@ -19,12 +19,6 @@ import { freshPrefix, redisEngine } from './redis.ts';
 const NAMESPACES = [plain('plain')];
 const POP = { group: '', count: 10, leaseMs: null };
 const MEGABYTE = 1024 * 1024;
-
-/** Ways in which a server can be unavailable. */
-const AWAY = {
-  frozen: { begin: async (server) => server.freeze(), end: async (server) => server.thaw() },
-  killed: { begin: (server) => server.kill(), end: (server) => server.restart() },
-} satisfies Record<string, Record<'begin' | 'end', (server: RedisServer) => Promise<void>>>;
 
 for (const variant of ['simple', 'list'] as const) {
   for (const [state, { begin, end }] of Object.entries(AWAY)) {

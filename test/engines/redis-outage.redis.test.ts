@@ -8,7 +8,7 @@ import { type Clock, systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { patient } from '../support/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
-import { type RedisServer, startRedis } from '../support/redis-servers.ts';
+import { AWAY, type RedisServer, startRedis } from '../support/redis-servers.ts';
 import { commit } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
@@ -20,12 +20,6 @@ const LEASE_MS = 2_000;
 const OUTAGE_MS = 4_500;
 /** One failed try makes an element a dead letter. */
 const JOBS = plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } });
-
-/** Ways in which a server can be unavailable. */
-const AWAY = {
-  frozen: { begin: async (server) => server.freeze(), end: async (server) => server.thaw() },
-  killed: { begin: (server) => server.kill(), end: (server) => server.restart() },
-} satisfies Record<string, Record<'begin' | 'end', (server: RedisServer) => Promise<void>>>;
 
 describe('A lease on Redis that expires', () => {
   let server: RedisServer;

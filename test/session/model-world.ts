@@ -8,11 +8,12 @@ import { toByteString } from '../../src/util/byte-string.ts';
 import { Model, type ModelDelivery, type ModelRef } from '../contract/model.ts';
 import { plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
+import { checkHistories } from '../support/histories.ts';
 import type { SessionNode } from '../support/session-node.ts';
 
 // Shared by the model-based tests of STOMP and AMQP: the world and the commands of clients.
 
-export const MODEL_POLICIES: readonly NamespacePolicy[] = [
+const MODEL_POLICIES: readonly NamespacePolicy[] = [
   plain('jobs', { deadLetter: { maxTries: 3, queue: 'dead' } }),
   plain('stream', { groups: ['g1', 'g2'] }),
 ];
@@ -68,9 +69,9 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
   protected readonly paused = new Set<QueueKey>();
   protected numbers = 0;
 
-  constructor(node: Node, policies: readonly NamespacePolicy[]) {
+  constructor(node: Node) {
     this.node = node;
-    this.model = new Model(policies, DAY_MS, node.clock.now());
+    this.model = new Model(MODEL_POLICIES, DAY_MS, node.clock.now());
   }
 
   /** Destroys the connections of all clients. */
@@ -249,4 +250,26 @@ export function commonCommands<World extends SessionWorld<SessionNode<SessionSer
       .constantFrom(1, 999, 1000, 5000, 60_000)
       .map((ms) => command<World>(`passTime(${ms})`, (world) => world.passTime(ms))),
   ];
+}
+
+/** Runs random histories in worlds that each have a node of their own. */
+export async function checkSessionModel<
+  Node extends SessionNode<SessionServer>,
+  World extends SessionWorld<Node>,
+>(
+  commands: fc.Arbitrary<fc.AsyncCommand<World, World>>[],
+  start: (options: { readonly policies: readonly NamespacePolicy[] }) => Promise<Node>,
+  worldOf: (node: Node) => World,
+): Promise<void> {
+  const runs = Number(process.env.MODEL_RUNS ?? 10);
+  await checkHistories(commands, { runs, maxCommands: 100 }, async (history) => {
+    const node = await start({ policies: MODEL_POLICIES });
+    const world = worldOf(node);
+    try {
+      await fc.asyncModelRun(() => ({ model: world, real: world }), history);
+    } finally {
+      world.close();
+      await node.stop();
+    }
+  });
 }

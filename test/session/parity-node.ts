@@ -1,3 +1,4 @@
+import fc from 'fast-check';
 import { readAccounts, type UserDefinition } from '../../src/access/account.ts';
 import { AmqpServer } from '../../src/amqp/connection.ts';
 import { AMQP_DEFAULTS } from '../../src/amqp/options.ts';
@@ -6,8 +7,9 @@ import { StompServer } from '../../src/stomp/session.ts';
 import { AmqpClient } from '../amqp/client.ts';
 import { Harness, NamedUsers } from '../http/harness.ts';
 import { StompClient } from '../stomp/client.ts';
+import { anyCharacter } from '../support/any-character.ts';
 import { plain, SILENT_LOG } from '../support/broker.ts';
-import type { QueueClient } from '../support/http-client.ts';
+import { type Answer, elementHeadersOf, type QueueClient } from '../support/http-client.ts';
 
 const NAMESPACES = [
   plain('N'),
@@ -23,6 +25,24 @@ const USERS: readonly UserDefinition[] = [
 
 /** The body limit of all front ends, bytes. */
 export const BODY_LIMIT = 1_048_576;
+
+/** Number of random headers; `npm run test:fuzz` uses the 10,000 that F17 of the reliability plan asks for. */
+export const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 200);
+
+export const headerNames = fc.oneof(
+  { weight: 4, arbitrary: fc.stringMatching(/^[a-zA-Z0-9-]{1,12}$/) },
+  { weight: 1, arbitrary: fc.string({ minLength: 1, maxLength: 6 }) },
+);
+const ODD_TEXTS = ['', ' ', ' x', 'x\t', 'a\nb', 'a\rb', '\0', '\x7f', ':', '\\', '\\n', '☃', '\u0085'];
+/** Without lone surrogates, which UTF-8 cannot encode. */
+export const headerTexts = fc
+  .oneof(
+    fc.string({ maxLength: 20 }),
+    fc.string({ unit: 'grapheme', maxLength: 20 }),
+    fc.string({ unit: anyCharacter, maxLength: 20 }),
+    fc.constantFrom(...ODD_TEXTS, '\ud800'),
+  )
+  .map((text) => text.toWellFormed());
 
 /** One broker with its own engine, served over HTTP, STOMP and AMQP to the same users. */
 export class ParityNode {
@@ -84,4 +104,10 @@ export class ParityNode {
     await this.#stomp.stop();
     await this.harness.close();
   }
+}
+
+/** An element header of an HTTP answer, its bytes decoded as UTF-8. */
+export function textIn(answer: Answer, name: string): string | undefined {
+  const bytes = elementHeadersOf(answer).get(name);
+  return bytes === undefined ? undefined : Buffer.from(bytes, 'latin1').toString();
 }

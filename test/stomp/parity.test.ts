@@ -2,14 +2,10 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { Harness } from '../http/harness.ts';
-import { ParityNode } from '../session/parity-node.ts';
-import { anyCharacter } from '../support/any-character.ts';
+import { HEADERS_TRIED, headerNames, headerTexts, ParityNode, textIn } from '../session/parity-node.ts';
 import { sampleBodies } from '../support/bodies.ts';
-import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import type { Headers, ServerFrame, StompClient } from './client.ts';
-
-/** How many headers are tried; `npm run test:fuzz` tries 10,000, as F17 of the reliability plan requires. */
-const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 200);
 
 describe('an element inserted and consumed over HTTP and STOMP', () => {
   let node: ParityNode;
@@ -145,37 +141,12 @@ describe('an element inserted and consumed over HTTP and STOMP', () => {
   });
 
   it('refused headers: all other headers are returned unchanged over both protocols', async () => {
-    const name = fc.oneof(
-      { weight: 4, arbitrary: fc.stringMatching(/^[a-zA-Z0-9-]{1,12}$/) },
-      { weight: 1, arbitrary: fc.string({ minLength: 1, maxLength: 6 }) },
-    );
-    const value = fc.oneof(
-      fc.string({ maxLength: 20 }),
-      fc.string({ unit: 'grapheme', maxLength: 20 }),
-      fc.string({ unit: anyCharacter, maxLength: 20 }),
-      fc.constantFrom(
-        '',
-        ' ',
-        ' x',
-        'x\t',
-        'a\nb',
-        'a\rb',
-        '\0',
-        '\x7f',
-        ':',
-        '\\',
-        '\\n',
-        '☃',
-        '\u0085',
-        '\ud800',
-      ),
-    );
     let kept = 0;
     let refused = 0;
     const queue = harness.queue();
     let client = await connect();
     await fc.assert(
-      fc.asyncProperty(name, value.map(wellFormed), fc.boolean(), async (header, text, prefixed) => {
+      fc.asyncProperty(headerNames, headerTexts, fc.boolean(), async (header, text, prefixed) => {
         const full = prefixed ? `x-ks-hdr-${header}` : `own-${header}`;
         client.send('SEND', { destination: to(queue), [full]: text, receipt: 'r' }, 'x');
         const reply = await client.next();
@@ -219,14 +190,3 @@ describe('an element inserted and consumed over HTTP and STOMP', () => {
     assert.equal(elementHeadersOf(await http.get('N', queue, { to: 0 })).size, 64);
   });
 });
-
-/** An element header of a response, decoded as UTF-8. */
-function textIn(answer: Answer, name: string): string | undefined {
-  const bytes = elementHeadersOf(answer).get(name);
-  return bytes === undefined ? undefined : Buffer.from(bytes, 'latin1').toString();
-}
-
-/** Replaces lone surrogates, which UTF-8 cannot encode. */
-function wellFormed(text: string): string {
-  return text.toWellFormed();
-}

@@ -26,6 +26,12 @@ export interface RedisServer {
   stop(): Promise<void>;
 }
 
+/** Ways in which a server can be unavailable. */
+export const AWAY = {
+  frozen: { begin: async (server) => server.freeze(), end: async (server) => server.thaw() },
+  killed: { begin: (server) => server.kill(), end: (server) => server.restart() },
+} satisfies Record<string, Record<'begin' | 'end', (server: RedisServer) => Promise<void>>>;
+
 export interface RedisCluster {
   /** Masters first. */
   readonly servers: readonly RedisServer[];
