@@ -49,7 +49,13 @@ import {
 import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
 import type { Tracing } from './tracing.ts';
-import { loadUsers, type NewAdministrator, saveUsers, sharedUsersWarnings } from './users.ts';
+import {
+  hasConfiguredUsers,
+  loadUsers,
+  type NewAdministrator,
+  saveUsers,
+  sharedUsersWarnings,
+} from './users.ts';
 
 /** Dependencies of a server in addition to its configuration. */
 interface ServerParts {
@@ -164,8 +170,11 @@ export class Server implements Service {
     const { clock, log, errorAt } = this.#parts;
     await checkUnopened(config, sandbox, this.#parts);
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
-    if (created !== null) {
-      const problem = 'names no users, and there are none in users.json';
+    // An empty file, as while it is written, would end the sessions of all users, and revoke their tokens.
+    const lacksUsers = hasConfiguredUsers(this.#config) && !hasConfiguredUsers(config);
+    if (lacksUsers || created !== null) {
+      const why = lacksUsers ? 'but named some at the start' : 'and there are none in users.json';
+      const problem = `names no users, ${why}`;
       throw new ConfigError([{ source: null, path: 'http.users', problem, hint: 'Name one, or restart' }]);
     }
     const messages = [...warnings];

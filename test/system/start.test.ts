@@ -143,6 +143,25 @@ describe('A start', () => {
     assert.equal(await named.stop(), 0);
   });
 
+  it('keeps the users of the configuration if that is empty at SIGHUP, as while it is written', async () => {
+    const first = await folder.serve([], { ownProcess: false });
+    const password = passwordOf(first);
+    await first.stop();
+    await folder.write('q.yaml', 'http: { users: { test1: test1 } }');
+    const program = await folder.serve(['--config', 'q.yaml'], { ownProcess: false });
+    await folder.write('q.yaml', '');
+    program.signal('SIGHUP');
+    await program.untilLogged((lines) => lines.some(({ event }) => event === 'reload'));
+    const line = program.logged().find(({ event }) => event === 'reload');
+    assert.equal(line?.msg, 'the configuration could not be reloaded; nothing was changed');
+    assert.match(JSON.stringify(line?.err), /http\.users: names no users, but named some at the start/);
+    assert.deepEqual(
+      [await statusAs(program, 'test1:test1'), await statusAs(program, `admin:${password}`)],
+      [200, 401],
+    );
+    assert.equal(await program.stop(), 0);
+  });
+
   it('through npm prints the version with --version', async () => {
     const { stdout } = await run('npm', ['start', '--silent', '--', '--version'], { cwd: ROOT });
     assert.match(stdout, /^\d+\.\d+\.\d+\n$/);
