@@ -317,9 +317,9 @@ async function checkServer(
   const replies = Promise.allSettled([connection.send('INFO', []), connection.send('TIME', [])]);
   const [infoReply, timeReply] = await replies;
   const info = readInfo(resultOf(infoReply));
-  // A Sentinel knows no TIME.
-  if (info.get('redis_mode') === 'sentinel')
-    throw new UnfitRedis('it is a Sentinel; name its master with ?sentinel=NAME');
+  // A Sentinel knows no TIME. Valkey calls its mode `server_mode`.
+  const mode = info.get('redis_mode') ?? info.get('server_mode');
+  if (mode === 'sentinel') throw new UnfitRedis('it is a Sentinel; name its master with ?sentinel=NAME');
   const now = readTime(resultOf(timeReply));
   checkVersion(info);
   checkEviction(info);
