@@ -24,8 +24,8 @@ const LARGE_BODIES_PROCESSED = 4;
 const MAX_WAITING_BODIES = 100;
 
 /**
- * Bytes of responses that clients have not read yet: of one user, and of all. The body of an element occupies twice as
- * much memory.
+ * Bytes of responses that clients have not read yet: of one user, and of all. The body of an element that a take of
+ * many popped occupies twice as much memory.
  */
 const UNREAD_BYTES_PER_USER = 128 * 1_048_576;
 const UNREAD_BYTES = 2 * UNREAD_BYTES_PER_USER;

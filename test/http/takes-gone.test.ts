@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { jsonOf, queuePath } from '../support/http-client.ts';
+import { memoryInUse } from '../support/memory.ts';
 import { until } from '../support/until.ts';
 import { Harness, type Status, sharedHarness, statusOf } from './harness.ts';
 import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts';
@@ -121,6 +122,30 @@ describe('A client that disconnects from a batch take', () => {
     const [answer] = await connection.untilClosed();
     assert.equal(answer?.status, 200);
     assert.equal(Number(answer?.headers.get('content-length')), answer?.body.length);
+  });
+});
+
+describe('A client that does not read what it reserved', () => {
+  const harness = sharedHarness();
+
+  it('makes the server hold the response alone, and the elements return with their bodies if it disconnects', async () => {
+    const queue = harness().queue();
+    const client = harness().client();
+    const count = 15;
+    for (let i = 0; i < count; i += 1) await client.insert('N', queue, 'x'.repeat(MIB - 100));
+    const before = await memoryInUse();
+    const connection = await sendTo(
+      harness(),
+      post(`${queuePath('N', queue)}/take`, { count, reserve: true }),
+    );
+    await connection.next('data');
+    connection.socket.pause();
+    const held = (await memoryInUse()) - before;
+    assert.ok(held < 1.3 * count * MIB, `${Math.round(held / MIB)} MiB`);
+    connection.socket.resetAndDestroy();
+    await until(async () => (await statusOf(harness(), queue)).size === count);
+    const { body } = await client.get('N', queue);
+    assert.equal(body.length, MIB - 100);
   });
 });
 

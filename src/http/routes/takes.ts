@@ -558,15 +558,33 @@ class Take implements Sink, WaitingCall {
     }
     const { contentType, pieces } = writeMany(this.#unsent, format);
     const { namespace, key } = this.#queues[0] as Queue;
-    // The queues of a take from several may be in several engines, each of which has its own clock.
-    const time = (): string[] =>
-      format.namesSource ? [] : ['x-ks-time', isoTime(engineNow(namespace, key))];
-    this.#call.sendPieces(pieces, time, contentType, onWritten).catch((error: unknown) => {
+    const headers = (): string[] => {
+      // The client may take minutes to read the text, in which the bodies are a second time.
+      dropReservedBodies(this.#unsent);
+      // The queues of a take from several may be in several engines, each of which has its own clock.
+      return format.namesSource ? [] : ['x-ks-time', isoTime(engineNow(namespace, key))];
+    };
+    this.#call.sendPieces(pieces, headers, contentType, onWritten).catch((error: unknown) => {
       this.#abandon();
       this.#call.fail(error);
     });
   }
 }
+
+/**
+ * Releases the bodies of elements that were reserved: these are still in their queue, while those that were popped need
+ * their bodies to return. Within the arrays, since the code that has read them holds them until the response has ended.
+ */
+function dropReservedBodies(portions: readonly Portion[]): void {
+  for (const portion of portions) {
+    const deliveries = portion.deliveries as Delivery[];
+    for (const [i, one] of deliveries.entries()) {
+      if (one.lease !== null) deliveries[i] = { ...one, body: NO_BODY };
+    }
+  }
+}
+
+const NO_BODY = Buffer.alloc(0);
 
 /**
  * Whether the connection is closed.
