@@ -93,6 +93,8 @@ export class Server implements Service {
   /** Resolves when an engine has failed permanently; the caller must then stop the server and report the error. */
   readonly failed: Promise<Error>;
   readonly #config: Config;
+  /** Whether the present users are those of the configuration, not those of the users file. */
+  #areUsersConfigured: boolean;
   readonly #parts: ServerParts & { readonly clock: Clock; readonly random: () => number };
   readonly #stack = new ServiceStack();
   readonly #readiness: Readiness;
@@ -105,6 +107,7 @@ export class Server implements Service {
 
   constructor(config: Config, parts: ServerParts) {
     this.#config = config;
+    this.#areUsersConfigured = hasConfiguredUsers(config);
     this.#parts = { ...parts, clock: systemClock, random: Math.random };
     this.#readiness = new Readiness(systemClock);
     const { promise, resolve } = Promise.withResolvers<Error>();
@@ -171,9 +174,9 @@ export class Server implements Service {
     await checkUnopened(config, sandbox, this.#parts);
     const { accounts, created, warnings } = await loadUsers(config, errorAt);
     // An empty file, as while it is written, would end the sessions of all users, and revoke their tokens.
-    const lacksUsers = hasConfiguredUsers(this.#config) && !hasConfiguredUsers(config);
+    const lacksUsers = this.#areUsersConfigured && !hasConfiguredUsers(config);
     if (lacksUsers || created !== null) {
-      const why = lacksUsers ? 'but named some at the start' : 'and there are none in users.json';
+      const why = lacksUsers ? 'but named some before' : 'and there are none in users.json';
       const problem = `names no users, ${why}`;
       throw new ConfigError([{ source: null, path: 'http.users', problem, hint: 'Name one, or restart' }]);
     }
@@ -192,6 +195,7 @@ export class Server implements Service {
     );
     for (const { name, tls } of certificates) messages.push(...dateWarnings(config[name].tls, tls, clock));
     const { added, removed, changed } = authenticator.replaceAccounts(accounts);
+    this.#areUsersConfigured = hasConfiguredUsers(config);
     this.#renewUsers(this.#running, null);
     await exchanges.stopUnowned();
     // Store the ends, so that nodes that have not reloaded their users reject these tokens and sessions as well.

@@ -154,11 +154,27 @@ describe('A start', () => {
     await program.untilLogged((lines) => lines.some(({ event }) => event === 'reload'));
     const line = program.logged().find(({ event }) => event === 'reload');
     assert.equal(line?.msg, 'the configuration could not be reloaded; nothing was changed');
-    assert.match(JSON.stringify(line?.err), /http\.users: names no users, but named some at the start/);
+    assert.match(JSON.stringify(line?.err), /http\.users: names no users, but named some before/);
     assert.deepEqual(
       [await statusAs(program, 'test1:test1'), await statusAs(program, `admin:${password}`)],
       [200, 401],
     );
+    assert.equal(await program.stop(), 0);
+  });
+
+  it('keeps users that the configuration names since a reload if it names none at the next', async () => {
+    await folder.write('q.yaml', '');
+    const program = await folder.serve(['--config', 'q.yaml'], { ownProcess: false });
+    const reloads = (): Record<string, unknown>[] =>
+      program.logged().filter(({ event }) => event === 'reload');
+    await folder.write('q.yaml', 'http: { users: { test1: test1 } }');
+    program.signal('SIGHUP');
+    await program.untilLogged(() => reloads().length === 1);
+    await folder.write('q.yaml', '');
+    program.signal('SIGHUP');
+    await program.untilLogged(() => reloads().length === 2);
+    assert.match(JSON.stringify(reloads()[1]?.err), /http\.users: names no users, but named some before/);
+    assert.equal(await statusAs(program, 'test1:test1'), 200);
     assert.equal(await program.stop(), 0);
   });
 
