@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { connect as connectTls } from 'node:tls';
+import { gunzipSync } from 'node:zlib';
 import { readAccounts } from '../../src/access/account.ts';
 import { alarms, type Picture, type PictureSource } from '../../src/events/pictures.ts';
 import { plain } from '../support/broker.ts';
@@ -506,6 +507,18 @@ describe('GET /events', () => {
       assert.ok(ms < 3_600_000, `${ms} ms of the server's clock until it ended`);
       await connection.untilClosed();
       assert.match(connection.received, /^HTTP\/1\.1 200 [\s\S]*event: start/);
+    }));
+
+  it('ends its compressed stream when the client closes its sending side', () =>
+    withEvents(async (events) => {
+      const connection = await RawConnection.open(events.harness.port);
+      const request = ['GET /events HTTP/1.1', 'Host: test', AUTHORIZATION, 'Accept-Encoding: gzip'];
+      connection.send(rawRequest(request));
+      await events.until(() => events.harness.events.counts.subscribers === 1);
+      connection.socket.end();
+      await connection.untilClosed();
+      const body = connection.received.slice(connection.received.indexOf('\r\n\r\n') + 4);
+      assert.match(gunzipSync(Buffer.from(body, 'latin1')).toString(), /^retry: \d+\nevent: start\n/);
     }));
 
   it('is rejected if the bytes behind its request are not a request', () =>

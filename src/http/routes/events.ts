@@ -31,6 +31,7 @@ const kinds: QueryParameter<readonly EventKind[] | null> = {
 /** Tells proxies not to buffer or recompress the response, which would delay events. */
 const UNBUFFERED = { 'cache-control': 'no-store, no-transform', 'x-accel-buffering': 'no' };
 const CONTENT_TYPE = 'text/event-stream; charset=utf-8';
+const NOTHING = Buffer.alloc(0);
 
 export const eventRoutes: readonly Route[] = [
   route({
@@ -119,7 +120,7 @@ class EventStream implements EventSink, WaitingCall {
 
   onInputEnd(): void {
     this.#subscription?.close();
-    this.#call.response.end();
+    if (!this.#call.response.writableEnded) this.end(NOTHING);
   }
 
   write(bytes: Buffer, onWritten: () => void): void {
