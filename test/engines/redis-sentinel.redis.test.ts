@@ -1,12 +1,14 @@
 import assert from 'node:assert/strict';
-import { describe, it } from 'node:test';
+import { once } from 'node:events';
+import { type AddressInfo, createServer, type Server } from 'node:net';
+import { describe, it, type TestContext } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElement } from '../support/elements.ts';
 import { codeOf } from '../support/outcome.ts';
-import { redisCli, startSentinel } from '../support/redis-servers.ts';
+import { type RedisServer, redisCli, startRedis, startSentinel } from '../support/redis-servers.ts';
 import { until } from '../support/until.ts';
 import { redisEngine } from './redis.ts';
 
@@ -61,6 +63,28 @@ describe('The Redis engine with Sentinel', () => {
     await watched.stop();
   });
 
+  it('follows most Sentinels if the first one in the URL still names the old master', async (t) => {
+    const { old, successor, sentinels, engine } = await watchedByStubs(t);
+    for (const sentinel of sentinels.slice(1)) sentinel.masterPort = successor.port;
+    await until(async () => {
+      await inserted(engine, 'a');
+      return redisCli(successor.port, 'DBSIZE').trim() !== '0';
+    });
+    await until(() => connectionsTo(old).length === 0);
+    assert.deepEqual(await popped(engine), ['a']);
+  });
+
+  it('leaves the old master with all connections, also if one has connected to the new one before', async (t) => {
+    const { old, successor, sentinels, engine } = await watchedByStubs(t);
+    engine.signaller.subscribe('plain', () => {});
+    await until(() => connectionsTo(old).length === 3 && connectionsTo(old).some(subscribes));
+    for (const sentinel of sentinels) sentinel.masterPort = successor.port;
+    const [one] = connectionsTo(old).filter((connection) => !subscribes(connection));
+    redisCli(old.port, 'CLIENT', 'KILL', 'ID', /\bid=(\d+)/.exec(one ?? '')?.[1] ?? '');
+    await until(() => connectionsTo(old).length === 0);
+    await until(() => connectionsTo(successor).some(subscribes));
+  });
+
   it('rejects a pop that no replica acknowledged with outcome-unknown, and returns its elements to the queue', async () => {
     const watched = await startSentinel();
     const engine = redisEngine({
@@ -102,6 +126,72 @@ describe('The Redis engine with Sentinel', () => {
     await watched.stop();
   });
 });
+
+/** A server that replies to each Sentinel command with the address of a master. */
+class StubSentinel {
+  masterPort: number;
+  readonly #server: Server;
+
+  constructor(masterPort: number) {
+    this.masterPort = masterPort;
+    this.#server = createServer({ noDelay: true }, (socket) => {
+      socket.on('error', () => {});
+      socket.on('data', (data) => {
+        for (const [, name] of `${data}`.matchAll(/\*\d+\r\n\$\d+\r\n(\w+)/g)) {
+          const port = `${this.masterPort}`;
+          const master = `*2\r\n$9\r\n127.0.0.1\r\n$${port.length}\r\n${port}\r\n`;
+          socket.write(name === 'SENTINEL' ? master : '+OK\r\n');
+        }
+      });
+    });
+  }
+
+  async start(): Promise<string> {
+    this.#server.listen(0, '127.0.0.1');
+    await once(this.#server, 'listening');
+    return `127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  stop(): void {
+    this.#server.close();
+  }
+}
+
+/** An engine with a master, another server that may take over, and three Sentinels. */
+async function watchedByStubs(t: TestContext): Promise<{
+  old: RedisServer;
+  successor: RedisServer;
+  sentinels: readonly StubSentinel[];
+  engine: Engine;
+}> {
+  const [old, successor] = await Promise.all([startRedis(), startRedis()]);
+  const sentinels = Array.from({ length: 3 }, () => new StubSentinel(old.port));
+  const addresses = await Promise.all(sentinels.map((sentinel) => sentinel.start()));
+  const engine = redisEngine({
+    url: `redis://${addresses.join(',')}?sentinel=watched`,
+    namespaces: NAMESPACES,
+    clock: null,
+    ownClock: systemClock,
+  });
+  t.after(async () => {
+    await engine.stop();
+    for (const sentinel of sentinels) sentinel.stop();
+    await Promise.all([old.stop(), successor.stop()]);
+  });
+  await engine.start();
+  return { old, successor, sentinels, engine };
+}
+
+/** The connections of engines to a server, as `CLIENT LIST` describes them. */
+function connectionsTo({ port }: RedisServer): string[] {
+  return redisCli(port, 'CLIENT', 'LIST')
+    .split('\n')
+    .filter((line) => line.includes('name=quayside'));
+}
+
+function subscribes(connection: string): boolean {
+  return !/\bsub=0\b.*\bssub=0\b/.test(connection);
+}
 
 /**
  * Inserts elements, and repeats the insert with the same dedup keys until it succeeds: a failover, or a replica on a

@@ -109,6 +109,8 @@ export class RedisConnection {
   readonly ready: Promise<void>;
   /** How many replicas must have a write on this connection. Set by `setUp`. */
   wait = 0;
+  /** The server to which it connected last, as {@link addressText}; null before the first connect. */
+  address: string | null = null;
   readonly #redis: Redis;
   readonly #options: ConnectionOptions;
   readonly #first = Promise.withResolvers<void>();
@@ -157,6 +159,10 @@ export class RedisConnection {
     this.#redis.on('end', () => this.#onEnd());
     this.#connect();
     this.#tick();
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
   }
 
   /** It is set up, and the server is not silent. */
@@ -253,6 +259,7 @@ export class RedisConnection {
     const { locate, login } = this.#options;
     const address = await locate();
     if (this.#isClosed) throw new CommandLost(false);
+    this.address = addressText(address);
     const socket =
       login.tls === null
         ? connectTcp(address)
@@ -332,6 +339,10 @@ export class RedisConnection {
     else if (this.#isReady && this.#ticks % TICKS_PER_HEARTBEAT === 0) heartbeat?.(this);
     this.#tick();
   }
+}
+
+export function addressText({ host, port }: Address): string {
+  return `${host}:${port}`;
 }
 
 /** A string in a reply. */

@@ -85,6 +85,8 @@ export class Master {
    * together.
    */
   readonly #connections: readonly RedisConnection[];
+  /** For subscriptions. */
+  #furtherConnections: readonly RedisConnection[] = [];
   #turn: Turn | null = null;
   /** Since when nothing can be sent, by the monotonic clock; null while something can. */
   #downSince: number | null;
@@ -163,12 +165,23 @@ export class Master {
   connect(options: Omit<ConnectionOptions, 'clock' | 'locate' | 'login'>): RedisConnection {
     const { clock, locate, settings } = this.#options;
     const firstConnectMs = this.#firstConnectMs;
-    return new RedisConnection({ ...options, clock, locate, login: settings.login, firstConnectMs });
+    const { login } = settings;
+    const connection = new RedisConnection({ ...options, clock, locate, login, firstConnectMs });
+    const others = this.#furtherConnections.filter(({ isClosed }) => !isClosed);
+    this.#furtherConnections = [...others, connection];
+    return connection;
   }
 
-  /** Opens new connections: the server is no longer the master. */
-  reconnect(reason: Error = new CommandLost(false)): void {
-    for (const connection of this.#connections) connection.reconnect(reason);
+  /** Opens new connections: the server replied that it is no longer a master. */
+  reconnect(): void {
+    for (const connection of this.#connections) connection.reconnect(new CommandLost(false));
+  }
+
+  /** Opens new connections in place of those to other servers: the one at this address has taken over. */
+  moveTo(address: string): void {
+    const reason = new Error(`the Sentinels name another master, ${address}`);
+    for (const connection of [...this.#connections, ...this.#furtherConnections])
+      if (connection.address !== address) connection.reconnect(reason);
   }
 
   /** Sends waiting commands, then closes the connections. */

@@ -1,6 +1,13 @@
 import type { CancelTimer } from '../../../util/clock.ts';
 import type { Address, Login } from '../settings.ts';
-import { asString, type Command, RedisConnection, type Reply, START_CONNECT_MS } from './connection.ts';
+import {
+  addressText,
+  asString,
+  type Command,
+  RedisConnection,
+  type Reply,
+  START_CONNECT_MS,
+} from './connection.ts';
 import { Master, type ServerOptions } from './master.ts';
 
 /** The delay of a requested refresh of the slot map, so that many requests cause only one. */
@@ -26,13 +33,14 @@ export class Topology {
   #isStarted = false;
   #isStopped = false;
   #isRefreshDue = false;
-  /** The address that a Sentinel named last, `host:port`. */
-  #located: string | null = null;
+  /** The addresses of the URL, in the order in which Sentinels are queried for the master. */
+  #sentinels: readonly Address[];
   #isCheckingSentinels = false;
   #cancelRefresh: CancelTimer = () => {};
 
   constructor(options: ServerOptions) {
     this.#options = options;
+    this.#sentinels = options.settings.addresses;
   }
 
   /** Resolves when every slot can be served. @throws Error that says what is missing, perhaps with a hint */
@@ -171,11 +179,9 @@ export class Topology {
   async #locate(): Promise<Address> {
     const { sentinel, addresses } = this.#options.settings;
     if (sentinel === null) return addresses[0] as Address;
-    const { login } = sentinel;
+    const { login, master } = sentinel;
     try {
-      const found = await this.#queryFirst(addresses, login, ...masterQuery(sentinel.master));
-      this.#located = textOf(found);
-      return found;
+      return await this.#queryFirst(this.#sentinels, login, ...masterQuery(master));
     } catch (error) {
       if (!(error as Error).message.includes("unknown command 'SENTINEL'")) throw error;
       throw new Error('it is not a Sentinel; leave out sentinel, or name the Sentinels');
@@ -188,23 +194,23 @@ export class Topology {
    * queried, and it is left if most of them name another one: a single one may know less than the others.
    */
   async #checkSentinels(current: Master): Promise<void> {
-    const { sentinel, addresses } = this.#options.settings;
+    const { sentinel } = this.#options.settings;
     if (sentinel === null || this.#isCheckingSentinels) return;
     this.#isCheckingSentinels = true;
+    const sentinels = this.#sentinels;
     const [command, read] = masterQuery(sentinel.master);
-    const named = await Promise.allSettled(
-      addresses.map(async (address) => read(await this.#query(address, sentinel.login, command, QUERY_MS))),
+    const replies = await Promise.allSettled(
+      sentinels.map(async (address) => read(await this.#query(address, sentinel.login, command, QUERY_MS))),
     );
     this.#isCheckingSentinels = false;
-    const votes = new Map<string, number>();
-    for (const result of named) {
-      if (result.status === 'rejected') continue;
-      const address = textOf(result.value);
-      votes.set(address, (votes.get(address) ?? 0) + 1);
-    }
-    for (const [address, count] of votes) {
-      if (address === this.#located || count <= addresses.length / 2) continue;
-      current.reconnect(new Error(`the Sentinels name another master, ${address}`));
+    const named = replies.map((reply) => (reply.status === 'fulfilled' ? addressText(reply.value) : null));
+    for (const address of new Set(named)) {
+      const agreeing = sentinels.filter((_, i) => named[i] === address);
+      if (address === null || agreeing.length <= sentinels.length / 2) continue;
+      const others = sentinels.filter((one) => !agreeing.includes(one));
+      // One of the others may still name the old master, and must not be the first that a new connection queries.
+      this.#sentinels = [...agreeing, ...others];
+      current.moveTo(address);
     }
   }
 
@@ -327,10 +333,6 @@ function masterQuery(name: string): [Command, (reply: Reply) => Address] {
     return { host: asString(reply[0]), port: Number(asString(reply[1])) };
   };
   return [command, read];
-}
-
-function textOf({ host, port }: Address): string {
-  return `${host}:${port}`;
 }
 
 /** `host:port`, as in `MOVED`; the host may be an IPv6 address without brackets. */
