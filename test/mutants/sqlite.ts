@@ -554,6 +554,11 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('batch.ts', 'inserts?.[1].map(([queue]) => queue) ?? []', '[]')],
   },
   {
+    name: 'a dead letter is delivered before it is synced',
+    suite: 'sqlite faults',
+    edits: [inWorker('batch.ts', '&& mayFail(action)', '')],
+  },
+  {
     name: 'a reserve waits for the sync of an insert into another queue',
     suite: 'sqlite faults',
     edits: [inWorker('batch.ts', "if (isOf(call, 'insert')) return [call[1]];", '')],

@@ -3,7 +3,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { Storage } from '../../src/engine/storage.ts';
+import type { SettleAction, Storage } from '../../src/engine/storage.ts';
 import type { TransactionPoint } from '../../src/engines/sqlite/worker/store.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
@@ -197,6 +197,34 @@ describe('A SQLite store with injected faults', () => {
       assert.deepEqual(await Promise.all([forwarding, reserving]), ['outcome-unknown', 'outcome-unknown']);
     });
   });
+
+  const failures: [string, SettleAction][] = [
+    ['a rejection', { kind: 'dead-letter', countTry: true, reason: null }],
+    ['the last try', { kind: 'release', delayMs: 0, countTry: true }],
+  ];
+  for (const [what, action] of failures) {
+    it(`delivers no dead letter of ${what} before it is synced`, async () => {
+      await withFolder(async (folder) => {
+        const faults = new Faults();
+        const policy = plain(QUEUE.ns, { deadLetter: { maxTries: 1, queue: OTHER.name } });
+        const { storage } = await folder.started({ testThread: faults.thread }, [policy]);
+        await storage.insert(QUEUE, newElements('a'));
+        const [held] = (await storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 })).deliveries;
+        assert.ok(held?.lease);
+        faults.arm('committed', SQLITE_IOERR_FSYNC);
+        const item = {
+          queue: QUEUE,
+          id: held.id,
+          group: '',
+          from: 'reserved',
+          token: held.lease.token,
+        } as const;
+        const failing = codeOf(storage.settle([{ ...item, action }]));
+        const reserving = codeOf(storage.take(OTHER, { group: '', count: 1, leaseMs: 60_000 }));
+        assert.deepEqual(await Promise.all([failing, reserving]), ['outcome-unknown', 'outcome-unknown']);
+      });
+    });
+  }
 
   it('fails if a checkpoint cannot be synced, so that the log is kept', async () => {
     await withFolder(async (folder) => {

@@ -8,7 +8,9 @@ import {
   type CallOf,
   ELEMENT_FIELDS,
   type Fields,
+  nameOf,
   type Operation,
+  type OtherAction,
   type QueueName,
   READS,
   type Rejection,
@@ -17,7 +19,7 @@ import {
 import { endLeases } from './delivery.ts';
 import { isFatal, isFull, rejectionOf, StoreLost } from './errors.ts';
 import { elementAt, insert, insertAll } from './insert.ts';
-import { deliveriesIn } from './queues.ts';
+import { deliveriesIn, type WorkerQueue } from './queues.ts';
 import { isCommit, settle } from './settle.ts';
 import type { Run, Store } from './store.ts';
 import { purge, sweep } from './sweep.ts';
@@ -246,7 +248,7 @@ export function earlyCalls(store: Store, batches: readonly Batch[]): boolean[][]
     for (const call of calls) {
       // Both messages would need bodies, but they can be transferred only once.
       if (isOf(call, 'scan')) return null;
-      const queues = needsFsync(call) ? filledBy(call) : [];
+      const queues = needsFsync(call) ? filledBy(store, call) : [];
       if (queues === null) return null;
       for (const queue of queues) filled.add(queue);
     }
@@ -260,13 +262,28 @@ function isEarly(call: Call): boolean {
   return (isOf(call, 'take') || isOf(call, 'settle')) && !needsFsync(call);
 }
 
-/** The queues to which a call that needs an fsync adds elements; null if it may do so to any, or returns bodies. */
-function filledBy(call: Call): readonly QueueName[] | null {
+/** The queues to which a call that needs an fsync may add elements; null if that is any queue, or it returns bodies. */
+function filledBy({ queues }: Store, call: Call): readonly QueueName[] | null {
   if (isOf(call, 'insert')) return [call[1]];
   if (!isOf(call, 'settle')) return null;
-  const [, , actions, inserts] = call;
-  if (actions?.some((action) => action?.kind === 'move')) return null;
-  return inserts?.[1].map(([queue]) => queue) ?? [];
+  const [, items, actions, inserts] = call;
+  const filled = inserts?.[1].map(([queue]) => queue) ?? [];
+  if (actions === null) return filled;
+  let from: WorkerQueue | null = null;
+  for (const [index, action] of actions.entries()) {
+    const name = items[index * SETTLE_FIELDS] as QueueName | null;
+    if (name !== null) from = queues.find(name);
+    if (action?.kind === 'move') return null;
+    const to = from?.policy.deadLetter?.queue;
+    if (from !== null && to !== undefined && mayFail(action))
+      filled.push(nameOf({ ns: from.key.ns, name: to }));
+  }
+  return filled;
+}
+
+/** Whether an action may make its element a dead letter. */
+function mayFail(action: OtherAction | null): boolean {
+  return action?.kind === 'dead-letter' || (action?.kind === 'release' && action.countTry);
 }
 
 function isOf<O extends Operation>(call: Call, operation: O): call is CallOf<O> {
