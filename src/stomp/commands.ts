@@ -41,14 +41,14 @@ function begin(session: StompSession, frame: StompFrame): void {
 }
 
 function commit(session: StompSession, frame: StompFrame): void {
-  const transaction = session.transactions.end(transactionIdOf(frame));
+  const transaction = session.transactions.startCommit(transactionIdOf(frame));
   // The user may have lost the right since the SENDs.
   for (const ns of transaction.targets) checkRight(session.destinations.user, 'write', ns);
   void session.commit(transaction, headerOf(frame.headers, 'receipt'));
 }
 
 function abort(session: StompSession, frame: StompFrame): void {
-  session.transactions.end(transactionIdOf(frame)).abort();
+  session.transactions.abort(transactionIdOf(frame));
   session.confirm(headerOf(frame.headers, 'receipt'));
 }
 

@@ -131,8 +131,8 @@ export class StompSession extends ClientSession<string, string> {
   /** COMMIT. */
   async commit(transaction: Transaction, receipt: string | null): Promise<void> {
     const { frames, bytes, storesLater } = transaction;
-    this.endTurn();
     this.work.begin(frames + 1, bytes);
+    this.endTurn();
     // Elements that the client sends after the COMMIT must not be stored before it.
     if (storesLater) this.setPause(PAUSE.commit, true);
     try {

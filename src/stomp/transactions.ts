@@ -56,12 +56,26 @@ export class Transactions {
     return transaction;
   }
 
-  /** Removes and returns a transaction, so that its id is free again. @throws QuaysideError `malformed-request` */
-  end(id: string): Transaction {
+  /**
+   * Removes and returns a transaction, so that its id is free again. The caller counts its bytes as pending before
+   * anything else changes; `onChange` is not called, as other sessions would get what it occupies.
+   * @throws QuaysideError `malformed-request`
+   */
+  startCommit(id: string): Transaction {
     const transaction = this.find(id);
     this.#open.delete(id);
-    this.#onChange();
     return transaction;
+  }
+
+  /**
+   * Drops a transaction. The elements that it would have settled stay outstanding.
+   * @throws QuaysideError `malformed-request`
+   */
+  abort(id: string): void {
+    const transaction = this.find(id);
+    this.#open.delete(id);
+    transaction.abort();
+    this.#onChange();
   }
 
   /** Bytes of bodies and element headers. */

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type EventEmitter, once } from 'node:events';
 import { createRequire } from 'node:module';
-import { afterEach, describe, it } from 'node:test';
+import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { SessionServer } from '../../src/session/server.ts';
 import { AmqpNode } from '../amqp/node.ts';
@@ -120,26 +120,52 @@ describe('While bodies of one user occupy 128 MiB', () => {
     webSocket.terminate();
   });
 
-  it('of which some are in transactions, a body waits in a session without an open one, and not in one that has one', async () => {
-    node = await StompNode.start({ options: { bodyLimit: LARGEST } });
-    const clients = await Promise.all(Array.from({ length: 5 }, () => node.client()));
-    const [late, slow, ...holding] = clients as [StompClient, StompClient, ...StompClient[]];
-    const send = { destination: '/q/N/a', transaction: 't' };
-    for (const client of holding) {
-      await client.ask('BEGIN', { transaction: 't' });
-      await client.ask('SEND', send, Buffer.alloc(LARGEST, 1));
-    }
-    const before = node.server.counts.receivedBytes;
-    const head = `SEND\ndestination:/q/N/slow\ncontent-length:${LARGEST}\n\n`;
-    slow.write(Buffer.concat([Buffer.from(head), Buffer.alloc(SENT, 'x')]));
-    await until(() => node.server.counts.receivedBytes - before > SENT);
-    const stored = late.ask('SEND', { destination: '/q/N/late' }, Buffer.alloc(MIB, 'y'));
-    await untilQuiet(node);
-    assert.ok(node.server.counts.receivedBytes - before < 2 * SENT, 'the server went on reading');
-    holding[0]?.send('SEND', { destination: '/q/N/a' }, Buffer.alloc(MIB, 'y'));
-    await holding[0]?.expectError('overloaded');
-    await stored;
-    await holding[1]?.ask('ABORT', { transaction: 't' });
+  describe('of which some are in transactions,', () => {
+    let late: StompClient;
+    let committing: StompClient;
+    let other: StompClient;
+    let stored: Promise<void>;
+    /** How many bytes the server has read since all was occupied. */
+    let received: () => number;
+
+    beforeEach(async () => {
+      node = await StompNode.start({ options: { bodyLimit: LARGEST } });
+      const clients = await Promise.all(Array.from({ length: 5 }, () => node.client()));
+      const [last, unfinished, ...holding] = clients as [StompClient, StompClient, ...StompClient[]];
+      [committing, other] = holding as [StompClient, StompClient];
+      for (const client of holding) {
+        await client.ask('BEGIN', { transaction: 't' });
+        await client.ask('SEND', { destination: '/q/N/a', transaction: 't' }, Buffer.alloc(LARGEST, 1));
+      }
+      const before = node.server.counts.receivedBytes;
+      received = () => node.server.counts.receivedBytes - before;
+      const head = `SEND\ndestination:/q/N/slow\ncontent-length:${LARGEST}\n\n`;
+      slow = [unfinished];
+      unfinished.write(Buffer.concat([Buffer.from(head), Buffer.alloc(SENT, 'x')]));
+      await until(() => received() > SENT);
+      late = last;
+      stored = late.ask('SEND', { destination: '/q/N/late' }, Buffer.alloc(MIB, 'y'));
+      await untilQuiet(node);
+    });
+
+    it('a body waits in a session without an open one, and not in one that has one', async () => {
+      assert.ok(received() < 2 * SENT, 'the server went on reading');
+      committing.send('SEND', { destination: '/q/N/a' }, Buffer.alloc(MIB, 'y'));
+      await committing.expectError('overloaded');
+      await stored;
+      await other.ask('ABORT', { transaction: 't' });
+    });
+
+    it('a body waits until the engine has one that is committed', async () => {
+      const held = node.holdInserts();
+      committing.send('COMMIT', { transaction: 't' });
+      await held.asked;
+      await untilQuiet(node);
+      const waiting = received();
+      held.release();
+      assert.ok(waiting < 2 * SENT, 'the server went on reading');
+      await stored;
+    });
   });
 });
 
