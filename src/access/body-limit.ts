@@ -1,4 +1,5 @@
 import { overloaded } from '../model/errors.ts';
+import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 
 /** Bodies of up to this size are not counted, nor is as much of what one session sent. */
@@ -13,6 +14,11 @@ const BODY_BYTES = 2 * BODY_BYTES_PER_USER;
 const GUARANTEED_BODY_BYTES = 16 * 1_048_576;
 /** HTTP requests of one user whose bodies may wait; further ones are rejected. */
 const MAX_WAITING_BODIES = 1000;
+/**
+ * How long a session waits for its place, ms; as long as a request of HTTP may take by default. Clients may keep the
+ * bytes of others for any time, and a session that is not read from does not notice that its own client has gone.
+ */
+export const MAX_PLACE_WAIT_MS = 60_000;
 
 /** Limits the bytes of bodies that all front ends together hold in memory, by user. */
 export function bodyLimit(): ConcurrencyLimit {
@@ -35,21 +41,33 @@ export function tooManyBytes(): Error {
   );
 }
 
+function waitedTooLong(): Error {
+  return overloaded(
+    `Bodies and transactions of one user may occupy ${BODY_BYTES_PER_USER} bytes, and a body waited ${MAX_PLACE_WAIT_MS} ms for others to end; retry later, or send fewer at a time.`,
+  );
+}
+
+interface BodyPlaceOptions {
+  readonly limit: ConcurrencyLimit;
+  readonly clock: Pick<Clock, 'after'>;
+  /** Called when the place that `hold` did not get is free. */
+  onGranted(): void;
+  /** Called instead, with `overloaded`, if it waited for `MAX_PLACE_WAIT_MS`. */
+  onTimeout(error: Error): void;
+}
+
 /**
  * What one session counts of the body that it receives. It waits for its place only while it has none: if sessions
  * that have begun to receive could wait, all of them might wait for each other.
  */
 export class BodyPlace {
-  readonly #limit: ConcurrencyLimit;
-  readonly #onGranted: () => void;
+  readonly #options: BodyPlaceOptions;
   #resize: ((size: number) => void) | null = null;
   /** Null: it does not wait. */
   #cancelWait: (() => void) | null = null;
 
-  /** @param onGranted called when the place that `hold` did not get is free */
-  constructor(limit: ConcurrencyLimit, onGranted: () => void) {
-    this.#limit = limit;
-    this.#onGranted = onGranted;
+  constructor(options: BodyPlaceOptions) {
+    this.#options = options;
   }
 
   /**
@@ -63,12 +81,11 @@ export class BodyPlace {
       return true;
     }
     if (size === 0) {
-      this.#cancelWait?.();
-      this.#cancelWait = null;
+      this.#stopWaiting();
       return true;
     }
     if (this.#cancelWait !== null) return false;
-    const end = this.#limit.tryEnter(user, { size });
+    const end = this.#options.limit.tryEnter(user, { size });
     if (end === null) void this.#wait(user, size);
     else this.#start(user, size, end);
     return end !== null;
@@ -76,21 +93,35 @@ export class BodyPlace {
 
   /** Any number may wait: the limit of connections bounds them, and they hold no more than others. */
   async #wait(user: string, size: number): Promise<void> {
+    const { limit, clock, onGranted, onTimeout } = this.#options;
     const onWait = (cancel: () => void): void => {
-      this.#cancelWait = cancel;
+      const cancelTimer = clock.after(MAX_PLACE_WAIT_MS, () => {
+        this.#stopWaiting();
+        onTimeout(waitedTooLong());
+      });
+      this.#cancelWait = () => {
+        cancelTimer();
+        cancel();
+      };
     };
-    const end = await this.#limit.enter(user, { size, maxWaiting: Number.POSITIVE_INFINITY, onWait });
+    const end = await limit.enter(user, { size, maxWaiting: Number.POSITIVE_INFINITY, onWait });
     // It may have been given up since it was granted.
     if (this.#cancelWait === null) end();
     else {
-      this.#cancelWait = null;
+      this.#stopWaiting();
       this.#start(user, size, end);
-      this.#onGranted();
+      onGranted();
     }
   }
 
+  /** No effect on a place that was granted. */
+  #stopWaiting(): void {
+    this.#cancelWait?.();
+    this.#cancelWait = null;
+  }
+
   #start(user: string, size: number, end: () => void): void {
-    this.#resize = this.#limit.track(user);
+    this.#resize = this.#options.limit.track(user);
     this.#resize(size);
     end();
   }

@@ -163,7 +163,12 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.socket = socket;
     this.#server = server;
     this.#parse = parse;
-    this.#place = new BodyPlace(server.bodies, () => this.setPause(PAUSE.body, false));
+    this.#place = new BodyPlace({
+      limit: server.bodies,
+      clock: server.clock,
+      onGranted: () => this.setPause(PAUSE.body, false),
+      onTimeout: (error) => this.fail(error),
+    });
     socket.on('data', (bytes: Buffer) => this.#read(bytes));
     // A WebSocket emits whole messages only, but the bytes of an incomplete one already show that the client is alive.
     socket.transport?.on('data', () => {

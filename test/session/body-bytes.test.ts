@@ -3,6 +3,7 @@ import { type EventEmitter, once } from 'node:events';
 import { createRequire } from 'node:module';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
+import { MAX_PLACE_WAIT_MS } from '../../src/access/body-limit.ts';
 import type { SessionServer } from '../../src/session/server.ts';
 import { AmqpNode } from '../amqp/node.ts';
 import { KIND } from '../amqp/raw-client.ts';
@@ -118,6 +119,23 @@ describe('While bodies of one user occupy 128 MiB', () => {
     assert.match(receipt.toString(), /^RECEIPT/);
     assert.equal((await node.pop('late'))?.body.byteLength, 20 * part.length);
     webSocket.terminate();
+  });
+
+  it('a session that waits for 60 s gets an ERROR, and the elements that it holds return', async () => {
+    await occupy();
+    const late = await node.client();
+    await node.insert('held', 'x');
+    late.send('SUBSCRIBE', { destination: '/q/N/held', id: 'held', ack: 'client-individual' });
+    await late.expect('MESSAGE');
+    late.send('SEND', { destination: '/q/N/late' }, Buffer.alloc(MIB, 'y'));
+    await untilQuiet(node);
+    node.clock.advance(MAX_PLACE_WAIT_MS - 1);
+    await untilQuiet(node);
+    assert.deepEqual(await node.sizes('held'), { ready: 0, scheduled: 0, reserved: 1 });
+    node.clock.advance(1);
+    await until(async () => (await node.sizes('held')).ready === 1);
+    const { headers } = await late.expectError('overloaded');
+    assert.equal(headers.get('x-ks-retry'), 'true');
   });
 
   describe('of which some are in transactions,', () => {
