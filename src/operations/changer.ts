@@ -110,7 +110,7 @@ const WITHOUT_DEAD_LETTER_HEADERS: readonly (string | null)[] = [
  */
 export class ElementChanger {
   readonly #options: ChangerOptions;
-  /** The queues that dead letters return to, by name; a string is the reason why they cannot. */
+  /** The queues that the dead letters of the present batch return to, by name; a string is the reason why they cannot. */
   readonly #returns = new Map<string, Queue | string>();
   /** Names of the queues that the dead letters of the present batch create. */
   readonly #created = new Set<string>();
@@ -136,9 +136,8 @@ export class ElementChanger {
   async change(batch: ChangeBatch): Promise<Changes> {
     if (batch.deliveries.length === 0) return NOTHING;
     if (this.#options.request.action === 'copy') return this.#copy(batch);
+    this.#returns.clear();
     this.#created.clear();
-    // Producers may write the headers that name them, so the number of values is unbounded.
-    if (this.#returns.size >= TRANSIT_PAGE) this.#returns.clear();
     const planned = batch.deliveries.map((delivery) => this.#plan(delivery));
     const failures = planned.filter((plan) => typeof plan === 'string');
     const plans = planned.filter((plan) => plan !== null && typeof plan !== 'string');
