@@ -111,6 +111,10 @@ describe('The Redis engine with Sentinel', () => {
         `${watched.master.url}?sentinel=watched`,
         /: it is not a Sentinel; leave out sentinel, or name the Sentinels$/,
       ],
+      [
+        `redis://127.0.0.1:${watched.replica.port},127.0.0.1:${watched.master.port}?sentinel=watched`,
+        new RegExp(`: 127.0.0.1:${watched.master.port}: it is not a Sentinel; `),
+      ],
     ] as const) {
       const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock });
       await assert.rejects(engine.start(), error);

@@ -183,8 +183,12 @@ export class Topology {
     try {
       return await this.#queryFirst(this.#sentinels, login, ...masterQuery(master));
     } catch (error) {
-      if (!(error as Error).message.includes("unknown command 'SENTINEL'")) throw error;
-      throw new Error('it is not a Sentinel; leave out sentinel, or name the Sentinels');
+      const { message } = error as Error;
+      const at = message.search(/(ERR )?unknown command 'SENTINEL'/);
+      if (at < 0) throw error;
+      throw new Error(
+        `${message.slice(0, at)}it is not a Sentinel; leave out sentinel, or name the Sentinels`,
+      );
     }
   }
 
