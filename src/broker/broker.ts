@@ -232,7 +232,9 @@ export class Broker implements Service {
     const { version: here } = this.#self;
     if (minorOf(there) === minorOf(here)) return;
     const known = this.#otherVersions.get(there);
-    if (known === id || this.nodes().some((node) => node.id === known)) return;
+    if (known === id) return;
+    if (this.namespaces().some(({ cluster }) => cluster.peers().some(({ info }) => info.id === known)))
+      return;
     this.#otherVersions.set(there, id);
     log.warn(
       { event: 'versions-differ', here, there, node: { id, host, pid } },
