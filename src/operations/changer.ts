@@ -110,7 +110,7 @@ const WITHOUT_DEAD_LETTER_HEADERS: readonly (string | null)[] = [
  */
 export class ElementChanger {
   readonly #options: ChangerOptions;
-  /** The queues that the dead letters of the present batch return to, by name; a string is the reason why they cannot. */
+  /** Where dead letters of the present batch return to, by name; a string is the reason why they cannot. */
   readonly #returns = new Map<string, Queue | string>();
   /** Names of the queues that the dead letters of the present batch create. */
   readonly #created = new Set<string>();
