@@ -12,7 +12,7 @@ export const UNCOUNTED_BYTES = 65_536;
 const BODY_BYTES_PER_USER = 128 * 1_048_576;
 const BODY_BYTES = 2 * BODY_BYTES_PER_USER;
 const GUARANTEED_BODY_BYTES = 16 * 1_048_576;
-/** HTTP requests of one user whose bodies may wait; further ones are rejected. */
+/** Bodies of one user, those of sessions included, that may wait; further ones over HTTP are rejected. */
 const MAX_WAITING_BODIES = 1000;
 /**
  * How long a session waits for its place, ms; as long as a request of HTTP may take by default. Clients may keep the

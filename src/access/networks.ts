@@ -72,7 +72,7 @@ export function addressBlock(address: string): string {
 }
 
 /**
- * The name under which clients that have not logged in share turns and limits with those of the same network. No user
+ * The name under which clients that have not logged in share turns with those of the same network. No user
  * has it: names contain no colon.
  */
 export function strangersOf(address: string): string {

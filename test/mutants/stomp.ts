@@ -133,6 +133,20 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('client-session.ts', 'if (!mayReceive && this.openBytes > UNCOUNTED_BYTES)', 'if (false)'),
   },
   {
+    name: 'a session waits for the place of its body without end',
+    suite: 'bodies of sessions',
+    edits: [{ file: 'src/access/body-limit.ts', search: 'onTimeout(waitedTooLong());', replace: '' }],
+  },
+  {
+    name: 'a transaction does not count between its COMMIT and its call of the engine',
+    suite: 'bodies of sessions',
+    edits: edit(
+      'session.ts',
+      'this.work.begin(frames + 1, bytes);\n    this.endTurn();',
+      'this.countHeld();\n    this.work.begin(frames + 1, bytes);',
+    ),
+  },
+  {
     name: 'what sessions have on the way to the engine does not count for their user',
     suite: 'bodies of sessions',
     edits: shared(
