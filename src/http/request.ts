@@ -81,7 +81,10 @@ export class HttpRequest extends IncomingMessage {
   override push(chunk: Buffer | null): boolean {
     if (chunk === null) {
       this.#isComplete = true;
-      if (this.#state === 'claimed') this.call?.connection.endBody(() => this.#finish());
+      if (this.#state === 'claimed') {
+        if (this.call === null) this.#finish();
+        else this.call.connection.endBody(() => this.#finish());
+      }
       this.#onChunk?.();
       return true;
     }
