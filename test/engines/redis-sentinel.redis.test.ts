@@ -19,13 +19,7 @@ const POP = { group: '', count: 9, leaseMs: null };
 describe('The Redis engine with Sentinel', () => {
   it('follows the master after a failover, and finds what was acknowledged before', async () => {
     const watched = await startSentinel();
-    const engine = redisEngine({
-      url: watched.url,
-      namespaces: NAMESPACES,
-      clock: null,
-      ownClock: systemClock,
-    });
-    await engine.start();
+    const engine = await startedEngine(watched.url);
     await inserted(engine, 'before');
     const { master, replica } = watched;
     // A machine that stalls for a second causes a failover by itself.
@@ -42,13 +36,7 @@ describe('The Redis engine with Sentinel', () => {
 
   it('follows a failover that an operator requested while the old master still serves', async () => {
     const watched = await startSentinel();
-    const engine = redisEngine({
-      url: watched.url,
-      namespaces: NAMESPACES,
-      clock: null,
-      ownClock: systemClock,
-    });
-    await engine.start();
+    const engine = await startedEngine(watched.url);
     await inserted(engine, 'before');
     const oldPort = await watched.masterPort();
     // The Sentinels make the old master a replica only after ten seconds; here, they never can.
@@ -87,13 +75,7 @@ describe('The Redis engine with Sentinel', () => {
 
   it('rejects a pop that no replica acknowledged with outcome-unknown, and returns its elements to the queue', async () => {
     const watched = await startSentinel();
-    const engine = redisEngine({
-      url: watched.url,
-      namespaces: NAMESPACES,
-      clock: null,
-      ownClock: systemClock,
-    });
-    await engine.start();
+    const engine = await startedEngine(watched.url);
     await inserted(engine, 'a', 'b');
     watched.replica.freeze();
     await assert.rejects(engine.storage.take(QUEUE, POP), { code: 'outcome-unknown' });
@@ -195,6 +177,12 @@ function connectionsTo({ port }: RedisServer): string[] {
 
 function subscribes(connection: string): boolean {
   return !/\bsub=0\b.*\bssub=0\b/.test(connection);
+}
+
+async function startedEngine(url: string): Promise<Engine> {
+  const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock });
+  await engine.start();
+  return engine;
 }
 
 /**
