@@ -112,8 +112,6 @@ export class ElementChanger {
   readonly #options: ChangerOptions;
   /** Where dead letters of the present batch return to, by name; a string is the reason why they cannot. */
   readonly #returns = new Map<string, Queue | string>();
-  /** Names of the queues that the dead letters of the present batch create. */
-  readonly #created = new Set<string>();
 
   /** The transit queue; null if the operation needs none. */
   readonly transit: Queue | null;
@@ -137,7 +135,6 @@ export class ElementChanger {
     if (batch.deliveries.length === 0) return NOTHING;
     if (this.#options.request.action === 'copy') return this.#copy(batch);
     this.#returns.clear();
-    this.#created.clear();
     const planned = batch.deliveries.map((delivery) => this.#plan(delivery));
     const failures = planned.filter((plan) => typeof plan === 'string');
     const plans = planned.filter((plan) => plan !== null && typeof plan !== 'string');
@@ -232,8 +229,9 @@ export class ElementChanger {
     if (found === undefined) {
       try {
         const name = checkName(FROM_QUEUE, fromByteString(from) ?? '');
-        namespace.checkQueueLimit([...this.#created, name]);
-        if (!namespace.knownNames.has(name)) this.#created.add(name);
+        // Together with those of other dead letters of the batch, which may not exist yet either.
+        const others = [...this.#returns.values()].filter((one) => typeof one !== 'string');
+        namespace.checkQueueLimit([...others.map(({ key }) => key.name), name]);
         found = namespace.visit(name);
       } catch (error) {
         if (!(error instanceof QuaysideError)) throw error;

@@ -124,13 +124,17 @@ class EventStream implements EventSink, WaitingCall {
   }
 
   write(bytes: Buffer, onWritten: () => void): void {
-    if (!this.#call.response.headersSent) {
-      this.#call.startStream(CONTENT_TYPE, this.#gzip === null ? [] : ['content-encoding', 'gzip']);
-    }
+    this.#begin();
     this.#call.write(this.#gzip?.push(bytes) ?? bytes, onWritten);
   }
 
   end(bytes: Buffer): void {
+    this.#begin();
     this.#call.response.end(this.#gzip?.end(bytes) ?? bytes);
+  }
+
+  #begin(): void {
+    if (this.#call.response.headersSent) return;
+    this.#call.startStream(CONTENT_TYPE, this.#gzip === null ? [] : ['content-encoding', 'gzip']);
   }
 }

@@ -276,7 +276,7 @@ export class Topology {
         const firstConnectMs = isLastAtStart ? START_CONNECT_MS : QUERY_MS;
         return read(await this.#query(address, login, command, firstConnectMs), address);
       } catch (error) {
-        const prefix = addresses.length > 1 ? `${address.host}:${address.port}: ` : '';
+        const prefix = addresses.length > 1 ? `${addressText(address)}: ` : '';
         lastError = new Error(`${prefix}${(error as Error).message}`);
       }
     }
