@@ -7,27 +7,46 @@ const SHELLS = ['bash', 'zsh', 'fish'];
  * A completion script for commands and options, for `eval` in a shell's startup file; null for an unsupported shell.
  */
 export function completionScript(shell: string, program: Command): string | null {
+  const names = program.commands.map((command) => command.name());
   const commands = program.commands.map((command) => ({
     name: command.name(),
-    words: [...new Set([command, ...command.commands].flatMap(wordsAfter))],
+    words: [
+      ...new Set([
+        ...[command, ...command.commands].flatMap(wordsAfter),
+        ...(command.name() === 'help' ? names : []),
+      ]),
+    ],
   }));
-  const first = [...commands.map(({ name }) => name), ...wordsOfOptions(program)];
+  const first = [...names, ...wordsOfOptions(program)];
+  const all = [program, ...program.commands, ...program.commands.flatMap((one) => one.commands)];
+  /** Options that take a value: those of a command, and those that may precede it. */
+  const valued = valuedOptions(...all);
+  const valuedFirst = valuedOptions(program);
   if (shell === 'fish') {
     return [
-      ...fishLines('__fish_use_subcommand', first),
-      ...commands.flatMap(({ name, words }) => fishLines(`__fish_seen_subcommand_from ${name}`, words)),
+      ...fishCommand(valuedFirst),
+      ...fishLines('', first, valued),
+      ...commands.flatMap(({ name, words }) => fishLines(name, words, valued)),
       '',
     ].join('\n');
   }
   if (!SHELLS.includes(shell)) return null;
-  const cases = commands.map(({ name, words }) => `    ${name}) words="${words.join(' ')}" ;;`);
+  const cases = commands.map(({ name, words }) => `      ${name}) words="${words.join(' ')}"; break ;;`);
   const script = [
     '_quayside() {',
-    `  local words="${first.join(' ')}"`,
-    `  if [ "$COMP_CWORD" -gt 1 ]; then case "\${COMP_WORDS[1]}" in`,
+    `  local words="${first.join(' ')}" i=1`,
+    '  while [ "$i" -lt "$COMP_CWORD" ]; do',
+    `    case "\${COMP_WORDS[i]}" in`,
+    // Bash makes three words of --config=FILE, zsh one.
+    `      ${valuedFirst.join('|')}) i=$((i + 1)); if [ "\${COMP_WORDS[i]}" = "=" ]; then i=$((i + 1)); fi ;;`,
+    '      -*) ;;',
     ...cases,
-    '    *) words="" ;;',
-    '  esac; fi',
+    '      *) words=""; break ;;',
+    '    esac',
+    '    i=$((i + 1))',
+    '  done',
+    // The value of an option: the shell completes the names of files.
+    `  case "\${COMP_WORDS[COMP_CWORD - 1]}" in ${valued.join('|')}|=) words="" ;; esac`,
     `  COMPREPLY=($(compgen -W "$words" -- "\${COMP_WORDS[COMP_CWORD]}"))`,
     '}',
     'complete -o default -F _quayside quayside',
@@ -42,10 +61,26 @@ const ZSH_SETUP = [
   'autoload -U +X bashcompinit && bashcompinit',
 ];
 
-function fishLines(condition: string, words: readonly string[]): string[] {
+/** A function that succeeds if the line has this command; with an empty name, if it has none yet. */
+function fishCommand(valuedFirst: readonly string[]): string[] {
+  return [
+    'function __quayside_command_is',
+    '  set -l words (commandline -opc)',
+    '  set -e words[1]',
+    '  while set -q words[1]; and string match -q -- "-*" $words[1]',
+    `    if contains -- $words[1] ${valuedFirst.join(' ')}; set -e words[1]; end`,
+    '    set -e words[1]',
+    '  end',
+    '  test "$argv[1]" = "$words[1]"',
+    'end',
+  ];
+}
+
+function fishLines(command: string, words: readonly string[], valued: readonly string[]): string[] {
   return words.map((word) => {
-    const completed = word.startsWith('--') ? `-l ${word.slice(2)}` : `-f -a ${word}`;
-    return `complete -c quayside -n '${condition}' ${completed}`;
+    const option = `-l ${word.slice(2)}${valued.includes(word) ? ' -r' : ''}`;
+    const completed = word.startsWith('--') ? option : `-f -a ${word}`;
+    return `complete -c quayside -n '__quayside_command_is "${command}"' ${completed}`;
   });
 }
 
@@ -66,4 +101,10 @@ function wordsAfter(command: Command): string[] {
 
 function wordsOfOptions({ options }: Command): string[] {
   return options.flatMap(({ long }) => (long == null ? [] : [long]));
+}
+
+/** The options of these commands that take a value. */
+function valuedOptions(...commands: readonly Command[]): string[] {
+  const options = commands.flatMap((command) => command.options).filter(({ required }) => required);
+  return [...new Set(options.flatMap(({ long }) => (long == null ? [] : [long])))];
 }

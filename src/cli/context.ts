@@ -42,18 +42,20 @@ export class CommandContext {
   hasChanged = false;
   /** What credentials are missing; empty if none are. */
   readonly #credentialsHint: string;
+  /** Whether the address of the server is one without TLS. */
+  readonly #isPlain: boolean;
 
   constructor(flags: ConnectionFlags, io: CommandIo) {
-    const { url, user, password, token } = connectionOf(flags, io.env);
-    const isPasswordMissing =
-      token === undefined && password === undefined && !URL.parse(url ?? '')?.username;
+    const { url = 'http://127.0.0.1:3444', user, password, token } = connectionOf(flags, io.env);
+    const isPasswordMissing = token === undefined && password === undefined && !URL.parse(url)?.username;
     const missing =
       user === undefined ? 'QUAYSIDE_USER and QUAYSIDE_PASSWORD, or QUAYSIDE_TOKEN' : 'QUAYSIDE_PASSWORD';
     this.#credentialsHint = isPasswordMissing ? ` Set ${missing}.` : '';
+    this.#isPlain = URL.parse(url)?.protocol === 'http:';
     this.io = io;
     this.isHuman = io.stdout.isTTY === true && flags.json !== true;
     this.client = new Quayside({
-      url: url ?? 'http://127.0.0.1:3444',
+      url,
       // Only two attempts, so that a user at a terminal soon sees the error.
       retry: { attempts: 2 },
       ...(token !== undefined
@@ -69,10 +71,12 @@ export class CommandContext {
   hintFor(error: unknown): string {
     if (!(error instanceof QuaysideError)) return '';
     if (error.code === 'unauthorized') return this.#credentialsHint;
-    if (error.code !== 'tls-failed') return '';
-    return error.message.includes('wrong version number')
-      ? '. The server does not speak TLS: give its address with http://.'
-      : '. If the certificate is from a CA of your own, set NODE_EXTRA_CA_CERTS to the file of that CA.';
+    const { code, socket } = Object((error.cause as Error | undefined)?.cause) as FetchCause;
+    // A server with TLS closes the connection of a client without, and sends nothing.
+    if (this.#isPlain && socket?.bytesRead === 0) {
+      return '. If the server speaks TLS, give its address with https://.';
+    }
+    return error.code === 'tls-failed' ? `. ${TLS_HINTS.get(code) ?? CA_HINT}` : '';
   }
 
   /**
@@ -189,6 +193,26 @@ export class CommandContext {
     if (last !== '') yield [last];
   }
 }
+
+/** What the cause of an error of Node's `fetch` may have. */
+interface FetchCause {
+  readonly code?: string;
+  readonly socket?: { readonly bytesRead?: number };
+}
+
+const CA_HINT =
+  'If the certificate is from a CA of your own, set NODE_EXTRA_CA_CERTS to the file of that CA.';
+
+/** What to do about errors of TLS that no CA resolves, by Node's code. */
+const TLS_HINTS: ReadonlyMap<string | undefined, string> = new Map([
+  ['ERR_SSL_WRONG_VERSION_NUMBER', 'The server does not speak TLS: give its address with http://.'],
+  ['CERT_HAS_EXPIRED', 'Renew the certificate of the server, or correct the clock of this machine.'],
+  ['CERT_NOT_YET_VALID', 'Correct the clock of this machine or of the one that issued the certificate.'],
+  [
+    'ERR_TLS_CERT_ALTNAME_INVALID',
+    "Give the server's address with a name of its certificate, or have a certificate issued for this one.",
+  ],
+]);
 
 interface ServerAccess {
   readonly url?: string | undefined;

@@ -10,12 +10,13 @@ import path from 'node:path';
 import { PassThrough, Readable, Writable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
+import { getCACertificates, setDefaultCACertificates } from 'node:tls';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import type { Command } from 'commander';
 import { EXIT_CODES } from '../../src/cli/output.ts';
 import { commandTree, runProgram } from '../../src/cli/program.ts';
-import { makeCertificate } from '../support/certificate.ts';
+import { CertificateAuthority, type ClientIdentity, makeCertificate } from '../support/certificate.ts';
 import { needDebian } from '../support/debian.ts';
 import { freePort } from '../support/free-port.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
@@ -182,15 +183,42 @@ describe('The command line', () => {
   });
 
   it('says what to do if TLS fails', async () => {
-    const https = createHttpsServer(makeCertificate(), (_, response) => response.end());
-    await once(https.listen(0, '127.0.0.1'), 'listening');
-    try {
+    const servers: ReturnType<typeof createHttpsServer>[] = [];
+    /** What a command prints if the server has this certificate. */
+    const status = async (identity: ClientIdentity, { host = '127.0.0.1', protocol = 'https' } = {}) => {
+      const https = createHttpsServer(identity, (_, response) => response.end());
+      servers.push(https);
+      await once(https.listen(0, host), 'listening');
       const { port } = https.address() as AddressInfo;
-      const untrusted = await quayside(['status', '--url', `https://127.0.0.1:${port}`]);
+      return quayside(['status', '--url', `${protocol}://${host}:${port}`]);
+    };
+    const authorities = getCACertificates();
+    try {
+      const untrusted = await status(makeCertificate());
       assert.equal(untrusted.code, 5);
       assert.match(
         untrusted.stderr,
         /certificate\S* .*\. If the certificate is from a CA of your own, set NODE_EXTRA_CA_CERTS to the file of that CA\.\n$/,
+      );
+      const expired = await status(new CertificateAuthority().sign('/CN=localhost', { days: -1 }));
+      assert.equal(expired.code, 5);
+      assert.match(
+        expired.stderr,
+        /: certificate has expired\. Renew the certificate of the server, or correct the clock of this machine\.\n$/,
+      );
+      const ofLocalhost = makeCertificate();
+      setDefaultCACertificates([ofLocalhost.cert]);
+      const elsewhere = await status(ofLocalhost, { host: '127.0.0.2' });
+      assert.equal(elsewhere.code, 5);
+      assert.match(
+        elsewhere.stderr,
+        /127\.0\.0\.1\. Give the server's address with a name of its certificate, or have a certificate issued for this one\.\n$/,
+      );
+      const withoutTls = await status(ofLocalhost, { protocol: 'http' });
+      assert.equal(withoutTls.code, 6);
+      assert.match(
+        withoutTls.stderr,
+        /: other side closed\. If the server speaks TLS, give its address with https:\/\/\.\n$/,
       );
       const plain = await quayside(['status', '--url', server.url.replace('http:', 'https:')]);
       assert.equal(plain.code, 5);
@@ -199,8 +227,11 @@ describe('The command line', () => {
         /: wrong version number\. The server does not speak TLS: give its address with http:\/\/\.\n$/,
       );
     } finally {
-      https.close();
-      https.closeAllConnections();
+      setDefaultCACertificates(authorities);
+      for (const https of servers) {
+        https.close();
+        https.closeAllConnections();
+      }
     }
   });
 
@@ -690,9 +721,13 @@ describe('The command line', () => {
         for (const [words, completed] of [
           [['quayside', 'pu'], 'purge put'],
           [['quayside', '--p'], '--print-config'],
+          [['quayside', '--config', 'N.yaml', 'pu'], 'purge put'],
+          [['quayside', '--config', 'N.yaml', 'exchange', 's'], 'show start stop'],
+          [['quayside', '--config', 'get', 'token', 'add', '--r'], '--rights'],
           [['quayside', 'exchange', 's'], 'show start stop'],
           [['quayside', 'token', 'add', '--r'], '--rights'],
           [['quayside', 'completion', 'z'], 'zsh'],
+          [['quayside', 'help', 'pu'], 'purge put'],
         ] as const) {
           const commands = `${script}\n${LISTED[shell]([...words])}`;
           const args = [...FLAGS[shell], '-c', commands];
