@@ -69,8 +69,6 @@ export class AmqpConnection
   readonly #sessionsWithCapacity = new Set<SessionEndpoint>();
   /** Links that may take only once their session has places for more unsettled deliveries, in order of waiting. */
   readonly awaitingPlace = new Set<OutgoingLink>();
-  /** Bytes of messages that wait for the windows of sessions, or for the writer. */
-  #queuedBytes = 0;
   #phase: Phase = 'sasl-header';
   #isTurnPlanned = false;
 
@@ -195,7 +193,7 @@ export class AmqpConnection
   }
 
   protected override onCapacity(): void {
-    if (this.#queuedBytes > 0) this.guard(() => this.#endpoint.sendQueued());
+    if (this.#endpoint.queuedBytes > 0) this.guard(() => this.#endpoint.sendQueued());
     // Pre-settled messages that leave the queue of their session free places.
     for (const { endpoint } of this.awaitingPlace) this.onSessionCapacity(endpoint.session);
     super.onCapacity();
@@ -244,14 +242,6 @@ export class AmqpConnection
     this.planFlush();
   }
 
-  /**
-   * Need not fill consumers when bytes leave the queue: they move to the writer, or are dropped before a frame is
-   * written, and the writer fills consumers after each write.
-   */
-  onQueued(bytes: number): void {
-    this.#queuedBytes += bytes;
-  }
-
   onClose(): void {
     this.endByClient(() => this.#endpoint.close(null));
   }
@@ -262,8 +252,12 @@ export class AmqpConnection
     return begunBytes > UNCOUNTED_BYTES ? Math.max(begunBytes, this.messageBytes) : 0;
   }
 
+  /**
+   * Consumers need not be filled when bytes leave the queue: they move to the writer, or are dropped before a frame is
+   * written, and the writer fills consumers after each write.
+   */
   protected override get queuedBytes(): number {
-    return this.#queuedBytes;
+    return this.#endpoint.queuedBytes;
   }
 
   protected override readFrame(): boolean {

@@ -168,8 +168,6 @@ export class EndpointDriver implements ConnectionHost {
 
   onSessionCapacity(): void {}
 
-  onQueued(): void {}
-
   onClose(): void {
     this.endpoint.close(null);
   }

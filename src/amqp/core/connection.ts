@@ -52,8 +52,6 @@ export interface ConnectionHost {
   onAttach(endpoint: Endpoint): void;
   /** Links of this session may send more deliveries. */
   onSessionCapacity(session: SessionEndpoint): void;
-  /** The bytes of messages that wait for session windows or the writer changed by `bytes`, which may be negative. */
-  onQueued(bytes: number): void;
   /** The client closed the connection: `close` has to be called. */
   onClose(): void;
 }
@@ -79,6 +77,10 @@ export class ConnectionEndpoint {
   /** Maximum size of a frame to the client. */
   peerFrameBytes = MIN_FRAME_BYTES;
   isPeerClosed = false;
+  /** Bytes of the client's deliveries that have begun and not ended. */
+  begunBytes = 0;
+  /** Bytes of messages that wait for the windows of sessions, or for the writer. */
+  queuedBytes = 0;
   #isPeerOpen = false;
   #isCloseSent = false;
   readonly #options: EndpointOptions;
@@ -91,16 +93,10 @@ export class ConnectionEndpoint {
   readonly #links = new Map<string, Endpoint>();
   /** Links whose `detach` the client has not sent, including those that have ended on this side. */
   #attached = 0;
-  #begunBytes = 0;
 
   constructor(host: ConnectionHost, options: EndpointOptions) {
     this.host = host;
     this.#options = options;
-  }
-
-  /** Bytes of deliveries that have begun and not ended. */
-  get begunBytes(): number {
-    return this.#begunBytes;
   }
 
   /** Sends a frame to the client. @param observer that of the message which ends with this frame; null if none does */
@@ -385,8 +381,8 @@ export class ConnectionEndpoint {
 
   #keepPart(endpoint: ReceiverEndpoint, payload: Buffer): void {
     const { messageBytes } = this.#options;
-    this.#begunBytes += endpoint.storePart(payload, messageBytes);
-    if (this.#begunBytes <= AMQP_LIMITS.begunMessages * messageBytes) return;
+    this.begunBytes += endpoint.storePart(payload, messageBytes);
+    if (this.begunBytes <= AMQP_LIMITS.begunMessages * messageBytes) return;
     throw limitExceeded(
       `Deliveries that have not ended hold more than ${AMQP_LIMITS.begunMessages} messages of ${messageBytes} bytes, the limit.`,
     );
@@ -419,7 +415,7 @@ export class ConnectionEndpoint {
   }
 
   #endDelivery(endpoint: ReceiverEndpoint): Buffer {
-    this.#begunBytes -= endpoint.begunBytes;
+    this.begunBytes -= endpoint.begunBytes;
     return endpoint.endDelivery();
   }
 

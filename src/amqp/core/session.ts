@@ -367,20 +367,25 @@ export class SessionEndpoint {
   #drop(waiting: QueuedFrame): void {
     if (!(waiting instanceof SentDelivery)) return;
     if (waiting.id === -1) this.#unnumbered -= 1;
-    this.#connection.host.onQueued(waiting.at - waiting.bytes.length);
+    this.#connection.queuedBytes -= waiting.bytes.length - waiting.at;
     waiting.observer.lost();
   }
 
   #enqueue(waiting: QueuedFrame): void {
     this.#queue.push(waiting);
-    if (waiting instanceof SentDelivery) this.#connection.host.onQueued(waiting.bytes.length - waiting.at);
+    if (waiting instanceof SentDelivery) this.#connection.queuedBytes += waiting.bytes.length - waiting.at;
     waiting.endpoint.lastQueued = waiting;
   }
 
   /** Sends what waits, as far as the client's window and the writer allow. */
   sendQueued(): void {
     for (let first = this.#queue.first; first !== undefined; first = this.#queue.first) {
-      if (first instanceof SentDelivery && !this.#transferQueued(first)) return;
+      if (first instanceof SentDelivery) {
+        const { at } = first;
+        const isWhole = this.#transfer(first);
+        this.#connection.queuedBytes -= first.at - at;
+        if (!isWhole) return;
+      }
       // Remove the frame before writing it: if writing fails, it must not be tried again.
       this.#queue.shift();
       if (first.endpoint.lastQueued === first) first.endpoint.lastQueued = null;
@@ -392,13 +397,6 @@ export class SessionEndpoint {
     endpoint.queued -= advance;
     endpoint.deliveryCount = serialAfter(endpoint.deliveryCount, advance);
     this.writeFlow(endpoint, isDrained);
-  }
-
-  #transferQueued(delivery: SentDelivery): boolean {
-    const { at } = delivery;
-    const isWhole = this.#transfer(delivery);
-    this.#connection.host.onQueued(at - delivery.at);
-    return isWhole;
   }
 
   /** Sends as many frames as the client's window and the writer allow; returns whether the message is complete. */
