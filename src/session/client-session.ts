@@ -117,11 +117,9 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /** Consumers to fill at the end of this turn. */
   readonly #toFill = new Set<SessionConsumer>();
   #state: State = 'new';
-  #user: User | null = null;
-  /** The name under which the server's `logins` counts this connection; null before the login. */
-  #loginName: string | null = null;
   /** Wall-clock time of the login. */
   #openedAt = 0;
+  /** Has the user; null before the login. */
   #destinations: Destinations | null = null;
   #pauses = 0;
   /** Counts the body that is being received. */
@@ -204,7 +202,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
 
   /** The user's name; '' before the login. */
   get owner(): string {
-    return this.#user?.name ?? '';
+    return this.#destinations?.user.name ?? '';
   }
 
   /** Looks up queues with the user's rights. @throws Error before the login */
@@ -236,11 +234,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
 
   /** The session as listings show it; null before the login and once it is ending. */
   describe(): SessionInfo | null {
-    if (this.#user === null || this.isEnding) return null;
+    if (this.#state !== 'open') return null;
     return {
       id: this.id,
       ...this.origin,
-      user: this.#user.name,
+      user: this.owner,
       since: new Date(this.#openedAt).toISOString(),
       consumers: [...this.consumers].map((consumer) => consumer.describe()),
     };
@@ -322,14 +320,12 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
    * @param affected does nothing if the session's user is not in this set; null: renews any user
    */
   renewUser(affected: ReadonlySet<User> | null): void {
-    if (this.#state !== 'open' || this.#user === null) return;
-    if (affected?.has(this.#user) === false) return;
-    const user = this.#server.authenticator.renew(this.#user);
+    if (this.#state !== 'open' || affected?.has(this.destinations.user) === false) return;
+    const user = this.#server.authenticator.renew(this.destinations.user);
     if (user === null) {
       this.fail(loginLost());
       return;
     }
-    this.#user = user;
     this.#destinations = new Destinations(this.#server.broker, user, this.#parse);
     this.guard(() => this.#checkRights());
   }
@@ -417,11 +413,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     check
       .then((user) => {
         if (this.#state !== 'new') return;
-        this.#server.logins.enter(user.name);
-        this.#loginName = user.name;
+        // Both may reject the user. The socket takes back what it has counted when it closes.
         this.socket.onLogin?.(user.name);
+        this.#server.logins.enter(user.name);
         this.#state = 'open';
-        this.#user = user;
         this.#openedAt = this.clock.now();
         this.#countHeld = this.#server.bodies.track(user.name);
         this.#destinations = new Destinations(this.#server.broker, user, this.#parse);
@@ -573,7 +568,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#heartBeat?.received();
     this.counts.receivedBytes += bytes.length;
     if (this.isEnding) return;
-    if (this.#user === null) {
+    if (this.#state === 'new') {
       this.#loginBytes += bytes.length;
       if (this.#loginBytes > LOGIN_BYTES) {
         const message = `More than ${LOGIN_BYTES} bytes arrived before the login, the maximum.`;
@@ -633,8 +628,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #yieldToOthers(): void {
     this.#busyMs = 0;
     this.setPause(PAUSE.turn, true);
-    const { address } = this.origin;
-    const user = this.#user?.name ?? strangersOf(address);
+    const user = this.owner || strangersOf(this.origin.address);
     this.#server.inputTurns.wait(user, () => this.setPause(PAUSE.turn, false));
   }
 
@@ -688,8 +682,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#heartBeat?.stop();
     this.guard(() => this.writer.close());
     this.#place.hold(this.owner, 0);
-    if (this.#user !== null) this.counts.sessions -= 1;
-    this.#server.logins.exit(this.#loginName);
+    if (this.#destinations !== null) {
+      this.counts.sessions -= 1;
+      this.#server.logins.exit(this.owner);
+    }
     this.guard(() => this.endTurn());
     this.guard(() => this.releaseHeld(true));
     this.work.whenIdle(() => this.#closed.resolve());

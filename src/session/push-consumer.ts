@@ -241,7 +241,12 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     counts.messages += 1;
     if (delivery.lease === null) {
       this.#unwritten += 1;
-      return new PoppedDelivery(this, delivery);
+      return {
+        written: () => {
+          this.#unwritten -= 1;
+        },
+        lost: () => this.#onPopLost(delivery),
+      };
     }
     const outstanding = new Outstanding(key, delivery, clock.monotonic());
     this.outstanding.set(key, outstanding);
@@ -250,15 +255,11 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     return outstanding;
   }
 
-  onPopWritten(): void {
-    this.#unwritten -= 1;
-  }
-
   /**
    * Returns the element to the queue, together with others: thousands may wait for one client, and each call is
    * repeated every second while the engine is unavailable.
    */
-  onPopLost(delivery: Delivery): void {
+  #onPopLost(delivery: Delivery): void {
     if (this.#lostPops.push(delivery) > 1) return;
     queueMicrotask(() => {
       const lost = this.#lostPops;
@@ -338,24 +339,5 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     } catch (error) {
       this.session.warn(error, 'leases could not be extended; the next check tries again');
     }
-  }
-}
-
-/** A popped element on its way to the client; if its write is lost, it returns to the queue. */
-class PoppedDelivery implements WriteObserver {
-  readonly #consumer: Pick<PushConsumer, 'onPopWritten' | 'onPopLost'>;
-  readonly #delivery: Delivery;
-
-  constructor(consumer: Pick<PushConsumer, 'onPopWritten' | 'onPopLost'>, delivery: Delivery) {
-    this.#consumer = consumer;
-    this.#delivery = delivery;
-  }
-
-  written(): void {
-    this.#consumer.onPopWritten();
-  }
-
-  lost(): void {
-    this.#consumer.onPopLost(this.#delivery);
   }
 }

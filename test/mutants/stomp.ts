@@ -115,7 +115,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a popped element that the client never saw is lost',
     suite: 'STOMP clients that go away',
-    edits: shared('push-consumer.ts', 'this.#consumer.onPopLost(this.#delivery);', ''),
+    edits: shared('push-consumer.ts', 'lost: () => this.#onPopLost(delivery),', 'lost: () => {},'),
   },
   {
     name: 'a TLS connection closed by its client loses frames that wait for the login',
