@@ -124,43 +124,29 @@ export class FieldReader {
 
   /** Values above 2^53 are rounded. */
   ulong(name: string): number {
-    const { code, at } = this;
-    if (code !== CODE.ulong0 && code !== CODE.smallUlong && code !== CODE.ulong) {
-      return this.#absent(name, code, 'ulong');
-    }
-    const end = this.skip();
-    const bytes = this.#bytes;
-    if (code === CODE.ulong) return bytes.readUInt32BE(at + 1) * 2 ** 32 + bytes.readUInt32BE(end - 4);
-    return code === CODE.smallUlong ? (bytes[at + 1] ?? 0) : 0;
+    const { code } = this;
+    const isUlong = code === CODE.ulong0 || code === CODE.smallUlong || code === CODE.ulong;
+    return isUlong ? this.#number() : this.#absent(name, code, 'ulong');
   }
 
   ushort(name: string): number {
-    const { code, at } = this;
-    if (code !== CODE.ushort || at + 3 > this.#end) return this.#absent(name, code, 'ushort');
-    this.#take(3);
-    return this.#bytes.readUInt16BE(at + 1);
+    const { code } = this;
+    return code === CODE.ushort ? this.#number() : this.#absent(name, code, 'ushort');
   }
 
   ubyte(name: string): number {
-    const { code, at } = this;
-    if (code !== CODE.ubyte || at + 2 > this.#end) return this.#absent(name, code, 'ubyte');
-    this.#take(2);
-    return this.#bytes[at + 1] ?? 0;
+    const { code } = this;
+    return code === CODE.ubyte ? this.#number() : this.#absent(name, code, 'ubyte');
   }
 
   /** 1, 0, or `ABSENT`. */
   boolean(name: string): number {
     const code = this.code;
-    const at = this.at;
     if (code === CODE.true || code === CODE.false) {
       this.#take(1);
       return code === CODE.true ? 1 : 0;
     }
-    if (code === CODE.boolean && at + 2 <= this.#end) {
-      this.skip();
-      return this.#bytes[at + 1] ?? 0;
-    }
-    return this.#absent(name, code, 'boolean');
+    return code === CODE.boolean ? this.#number() : this.#absent(name, code, 'boolean');
   }
 
   /** A `binary` as a view of the frame; null if it is absent. */
@@ -219,6 +205,15 @@ export class FieldReader {
     }
     const end = this.skip();
     return this.#bytes.subarray(at + 1 + (code === code8 ? 1 : 4), end);
+  }
+
+  /** Reads an unsigned number: all bytes that follow its format code. */
+  #number(): number {
+    let next = this.at + 1;
+    const end = this.skip();
+    let value = 0;
+    for (; next < end; next++) value = value * 256 + (this.#bytes[next] ?? 0);
+    return value;
   }
 
   #take(bytes: number): void {

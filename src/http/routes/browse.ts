@@ -6,6 +6,7 @@ import { BrowsePage, type DeadLetterQueue, DeadLetters } from '../../model/recor
 import { type DeadLetterSummary, summarizeDeadLetters } from '../../operations/dead-letters.ts';
 import type { SearchPage } from '../../operations/search.ts';
 import { quote } from '../../util/quote.ts';
+import { jsonPieces } from '../listing.ts';
 import { checkOpaque, group, limitedString, nameOf, oneOf, opaque, wholeNumber } from '../parameters.ts';
 import { json, type Route, route } from '../route.ts';
 import {
@@ -165,14 +166,7 @@ function summaryRecord(summary: DeadLetterSummary): DeadLetterQueue {
   };
 }
 
-function* pageJson(
-  { matches, looked, failed, error, next }: SearchPage,
-  bodyMode: ShownBody,
-): Generator<string> {
-  yield '{"elements":[';
-  for (const [at, delivery] of matches.entries()) {
-    yield `${at === 0 ? '' : ','}${browsedElement(delivery, bodyMode)}`;
-  }
-  const rest = JSON.stringify({ next, looked, failed, error });
-  yield `],${rest.slice(1)}`;
+function pageJson({ matches, ...rest }: SearchPage, bodyMode: ShownBody): Generator<string> {
+  const end = `],${JSON.stringify(rest).slice(1)}`;
+  return jsonPieces('{"elements":[', matches, (delivery) => browsedElement(delivery, bodyMode), end);
 }
