@@ -194,9 +194,7 @@ export class ApiTokens implements Service {
       digest: digestOf(secret),
     };
     const definitions = this.#storeFor(rights);
-    const value = stored as unknown as JsonValue;
-    const version = await definitions.put('token', id, value, null);
-    this.#caches.of(definitions).note(id, { key: id, value, version });
+    await this.#caches.of(definitions).put(id, stored as unknown as JsonValue, null);
     this.#addEntry(id, definitions, stored);
     if (this.#options.ownerNamed(owner.name) === null) {
       // The user was removed while the token was being stored, so `revokeOf` may have missed it.
@@ -221,7 +219,7 @@ export class ApiTokens implements Service {
   /** Deletes the token. @throws QuaysideError `token-not-found`, and as `Definitions.delete` */
   async revoke(id: string, caller: User): Promise<void> {
     // Another node may have created it, and its signal may not have arrived yet.
-    if (!this.#byId.has(id) && ID_PATTERN.test(id)) await this.#caches.read(id);
+    if (!this.#byId.has(id) && ID_PATTERN.test(id)) await this.#caches.find(id);
     const token = this.#byId.get(id);
     if (token === undefined || !isVisible(token, caller)) {
       throw new QuaysideError('token-not-found', `There is no token ${quote(id)}.`, { parameter: 'id' });
@@ -230,8 +228,7 @@ export class ApiTokens implements Service {
   }
 
   async #delete(id: string, { definitions }: TokenUser): Promise<void> {
-    await definitions.delete('token', id, 'any');
-    this.#caches.of(definitions).note(id, null);
+    await this.#caches.of(definitions).delete(id, 'any');
     this.#removeEntry(id);
   }
 

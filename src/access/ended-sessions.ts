@@ -95,9 +95,7 @@ export class EndedSessions implements Service {
   async start(): Promise<void> {
     this.#caches.start();
     await this.#caches.reload();
-    await Promise.all(
-      [...this.#caches].map(([definitions, cache]) => this.#deleteExpired(definitions, cache)),
-    );
+    await Promise.all([...this.#caches].map(([, cache]) => this.#deleteExpired(cache)));
   }
 
   async stop(): Promise<void> {
@@ -185,23 +183,17 @@ export class EndedSessions implements Service {
       if (stored !== null) this.#merge(user, storedEnds(stored));
       const ends = this.#users.get(user);
       if (ends === undefined) return;
-      const value = { ends: [...ends] };
-      const version = await definitions.put('ended-sessions', user, value, stored?.version ?? null);
-      cache.note(user, { key: user, value, version });
+      await cache.put(user, { ends: [...ends] }, stored?.version ?? null);
     });
   }
 
   /** Deletes the stored records whose entries have all expired. */
-  async #deleteExpired(definitions: Definitions, cache: DefinitionsCache): Promise<void> {
+  async #deleteExpired(cache: DefinitionsCache): Promise<void> {
     for (const user of cache.keys()) {
       const definition = cache.get(user);
       if (definition === null || this.#users.has(user) || !isUnderstood(definition)) continue;
-      const isDeleted = await definitions.delete('ended-sessions', user, definition.version).then(
-        () => true,
-        // Another node has changed or deleted it, or the engine failed; the next start tries again.
-        () => false,
-      );
-      if (isDeleted) cache.note(user, null);
+      // It fails if another node has changed or deleted it, or with the engine; the next start tries again.
+      await cache.delete(user, definition.version).catch(() => {});
     }
   }
 }

@@ -1,7 +1,7 @@
 import type { Clock } from '../util/clock.ts';
 import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
-import type { Definition, DefinitionKind, Definitions } from './definitions.ts';
+import type { Definition, DefinitionKind, Definitions, JsonValue } from './definitions.ts';
 
 /** A failed read is retried after this long. */
 const READ_AGAIN_MS = 1_000;
@@ -17,7 +17,7 @@ interface CacheOptions {
   /** Which keys to cache; not given: all. */
   readonly isWanted?: (key: string) => boolean;
   /**
-   * Called when a definition was read, with null if it does not exist any more. Not called for `note`.
+   * Called when a definition was read, with null if it does not exist any more. Not called for changes by this node.
    * @param hasChanged whether the version differs from the one that this node knew
    */
   readonly onRead: (key: string, definition: Definition | null, hasChanged: boolean) => void;
@@ -130,6 +130,20 @@ export class DefinitionsCache {
     );
   }
 
+  /** Stores a definition, and returns it. @throws as `Definitions.put` */
+  async put(key: string, value: JsonValue, expected: string | null): Promise<Definition> {
+    const { definitions, kind } = this.#options;
+    const definition = { key, value, version: await definitions.put(kind, key, value, expected) };
+    this.note(key, definition);
+    return definition;
+  }
+
+  /** @throws as `Definitions.delete` */
+  async delete(key: string, expected: string | 'any'): Promise<void> {
+    await this.#options.definitions.delete(this.#options.kind, key, expected);
+    this.note(key, null);
+  }
+
   /** This node stored or, with null, deleted a definition. */
   note(key: string, definition: Definition | null): void {
     this.#store(key, definition, ++this.#time);
@@ -167,6 +181,12 @@ export class DefinitionsCache {
     reading.then(settled, settled);
     return reading;
   }
+}
+
+/** A definition, and the store that it is in. */
+export interface FoundDefinition {
+  readonly definitions: Definitions;
+  readonly definition: Definition;
 }
 
 interface CachesOptions extends Omit<CacheOptions, 'definitions' | 'onRead'> {
@@ -243,9 +263,24 @@ export class DefinitionsCaches {
     for (const list of lists) if (list.status === 'rejected') throw list.reason;
   }
 
-  /** Reads one definition from all stores into their caches. @throws as `Definitions.get` */
-  async read(key: string): Promise<void> {
+  /** The cached definitions of a key, in the order of the stores. */
+  get(key: string): FoundDefinition[] {
+    return [...this.#caches].flatMap(([definitions, cache]) => {
+      const definition = cache.get(key);
+      return definition === null ? [] : [{ definitions, definition }];
+    });
+  }
+
+  /**
+   * As `get`. If there are none, reads all stores concurrently, since another node may have just stored one.
+   * @throws as `Definitions.get` if none was found and a store could not be read
+   */
+  async find(key: string): Promise<FoundDefinition[]> {
+    const cached = this.get(key);
+    if (cached.length > 0) return cached;
     const reads = await Promise.allSettled([...this.#caches.values()].map((cache) => cache.read(key)));
-    for (const read of reads) if (read.status === 'rejected') throw read.reason;
+    const found = this.get(key);
+    for (const read of reads) if (found.length === 0 && read.status === 'rejected') throw read.reason;
+    return found;
   }
 }

@@ -7,7 +7,11 @@ import {
   retryConflicts,
   unlessChanged,
 } from '../engine/definitions.ts';
-import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
+import {
+  type DefinitionsCache,
+  DefinitionsCaches,
+  type FoundDefinition,
+} from '../engine/definitions-cache.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { ExchangeRecord, ExchangeTrial } from '../model/records.ts';
 import { createCheckLimit, MAX_WAITING_DRY_RUNS } from '../sandbox/limits.ts';
@@ -65,12 +69,6 @@ interface CheckRequest {
   readonly within?: string;
   /** Throws if the caller may not try the declaration that the exchange has when the dry run's turn comes. */
   readonly mayTry?: CheckChange;
-}
-
-/** A definition of an exchange, and its store. */
-interface Found {
-  readonly definitions: Definitions;
-  readonly definition: Definition;
 }
 
 /**
@@ -332,28 +330,28 @@ export class Exchanges implements Service {
   async moveDefinitions(ns: string): Promise<void> {
     const { definitions, currentDefinitions } = this.#options.broker.namespace(ns);
     if (currentDefinitions === definitions) return;
-    const left = this.#caches.of(definitions);
+    const [left, moved] = [this.#caches.of(definitions), this.#caches.of(currentDefinitions)];
     for (const { key, declaration } of this.#all()) {
       if (declaration.src.ns !== ns || left.get(key) === null) continue;
       await this.#changes.run(key, async () => {
         const definition = await definitions.get('exchange', key);
         if (definition === null) return;
         const { value, version } = definition;
-        let copy = await this.#caches.of(currentDefinitions).read(key);
+        let copy = await moved.read(key);
         // Another exchange with this key: the difference has been logged, and the one of the earlier engine counts.
         if (copy !== null && !declares(copy, toStored(value).declaration)) return;
         // After a try that failed in between, the exchange may have been stopped or started in the engine that counts.
         const stores = this.#stores();
         const isCopyEffective = stores.indexOf(currentDefinitions) < stores.indexOf(definitions);
         if (copy === null || !(isCopyEffective || isDeepStrictEqual(copy.value, value))) {
-          const expected = copy?.version ?? null;
-          copy = { key, value, version: await currentDefinitions.put('exchange', key, value, expected) };
-          this.#noted(currentDefinitions, key, copy);
+          copy = await moved.put(key, value, copy?.version ?? null);
+          this.#follow(currentDefinitions, key, copy);
         }
-        await definitions.delete('exchange', key, version);
-        this.#noted(definitions, key, null);
+        await left.delete(key, version);
+        this.#follow(definitions, key, null);
         // If the copy was hidden, it would take effect only after it is read again.
-        this.#noted(currentDefinitions, key, copy);
+        moved.note(key, copy);
+        this.#follow(currentDefinitions, key, copy);
       });
     }
   }
@@ -434,8 +432,8 @@ export class Exchanges implements Service {
       });
       // Delete the effective definition last: if an engine fails before that, the exchange can still be deleted.
       for (const { definitions } of [...alsoDeleted, effective]) {
-        await definitions.delete('exchange', key, 'any');
-        this.#noted(definitions, key, null);
+        await this.#caches.of(definitions).delete(key, 'any');
+        this.#follow(definitions, key, null);
       }
     });
   }
@@ -582,10 +580,9 @@ export class Exchanges implements Service {
     stored: StoredExchange,
     expected: string | null,
   ): Promise<void> {
-    const value = toValue(stored);
     try {
-      const version = await definitions.put('exchange', key, value, expected);
-      this.#noted(definitions, key, { key, value, version });
+      const definition = await this.#caches.of(definitions).put(key, toValue(stored), expected);
+      this.#follow(definitions, key, definition);
     } finally {
       // Also after an error, as the write may have taken effect. `stopUnowned` has not seen this definition.
       if (stored.stopped !== true && lostOwner(stored, this.#options.owners) !== null)
@@ -660,9 +657,9 @@ export class Exchanges implements Service {
   }
 
   /** Reads the definitions of an exchange from the stores that are known to have one; the effective one is first. */
-  async #known(key: string): Promise<Found[]> {
-    const found: Found[] = [];
-    for (const { definitions } of this.#cached(key)) {
+  async #known(key: string): Promise<FoundDefinition[]> {
+    const found: FoundDefinition[] = [];
+    for (const { definitions } of this.#caches.get(key)) {
       const definition = await this.#caches.of(definitions).read(key);
       if (definition !== null) found.push({ definitions, definition });
     }
@@ -670,40 +667,21 @@ export class Exchanges implements Service {
   }
 
   /**
-   * As `#known`, but if no store is known to define it, reads all stores concurrently, since another node may have just
-   * created it.
+   * As `#known`, but if no store is known to define it, reads all stores.
    * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` if a store that may define it
    * failed
    */
-  async #find(key: string): Promise<[Found, ...Found[]]> {
-    const [first, ...others] = await this.#known(key);
-    if (first !== undefined) return [first, ...others];
-    const reading = this.#caches.read(key);
-    await reading.catch(() => {});
-    const [found, ...hidden] = this.#cached(key);
-    if (found !== undefined) return [found, ...hidden];
-    await reading;
-    throw notFound(key);
-  }
-
-  /** This node stored a definition, or with null deleted one. */
-  #noted(definitions: Definitions, key: string, definition: Definition | null): void {
-    this.#caches.of(definitions).note(key, definition);
-    this.#follow(definitions, key, definition);
-  }
-
-  /** The known definitions of an exchange; the effective one is first. */
-  #cached(key: string): Found[] {
-    return [...this.#caches].flatMap(([definitions, cache]) => {
-      const definition = cache.get(key);
-      return definition === null ? [] : [{ definitions, definition }];
-    });
+  async #find(key: string): Promise<[FoundDefinition, ...FoundDefinition[]]> {
+    const known = await this.#known(key);
+    const [effective, ...hidden] = known.length > 0 ? known : await this.#caches.find(key);
+    if (effective === undefined) throw notFound(key);
+    return [effective, ...hidden];
   }
 
   /** Applies a change of a store's definition; null: it was deleted. */
   #follow(changed: Definitions, key: string, definition: Definition | null, hasChanged = true): void {
     const stores = [...this.#caches].map(([definitions]) => definitions);
-    const first = this.#cached(key)[0]?.definitions;
+    const first = this.#caches.get(key)[0]?.definitions;
     if (first !== undefined && stores.indexOf(first) < stores.indexOf(changed)) return;
     if (definition === null) {
       this.#drop(key);

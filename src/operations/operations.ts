@@ -5,7 +5,7 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import { inTime } from '../engine/calls.ts';
 import { type Definition, type Definitions, retryConflicts } from '../engine/definitions.ts';
-import { DefinitionsCaches } from '../engine/definitions-cache.ts';
+import { DefinitionsCaches, type FoundDefinition } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
 import { idOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
@@ -231,9 +231,7 @@ export class BulkOperations implements Service {
       const startedAt = this.#options.clock.now();
       const operation = { ...described, by, startedAt, isCancelled: false, end: null };
       const id = this.#newId();
-      const value = operationValue(operation);
-      const version = await definitions.put('operation', id, value, null);
-      this.#caches.of(definitions).note(id, { key: id, value, version });
+      await this.#caches.of(definitions).put(id, operationValue(operation), null);
       this.#run(id, { definitions, operation }, null);
       const { estimate } = operation;
       logStart({ event: 'operation', ...logged(id, operation), estimate });
@@ -363,9 +361,9 @@ export class BulkOperations implements Service {
 
   /** Returns an operation that the caller may manage. An unknown one is looked up: another node may have created it. */
   async #visible(id: string, caller: UserRights): Promise<KnownOperation> {
-    const found = this.#known(id) ?? (await this.#find(id));
+    const [found] = (await this.#caches.find(id)).map(knownOperation);
     const ns = found?.operation.request.source.ns;
-    if (found === null || ns === undefined || !caller.maySee(ns)) throw notFound(id);
+    if (found === undefined || ns === undefined || !caller.maySee(ns)) throw notFound(id);
     if (caller.may('manage', ns)) return found;
     throw missingRight(caller, 'manage', ns);
   }
@@ -387,27 +385,9 @@ export class BulkOperations implements Service {
       });
   }
 
-  #known(id: string): KnownOperation | null {
-    for (const [definitions] of this.#caches) {
-      const found = this.#cached(definitions, id);
-      if (found !== null) return found;
-    }
-    return null;
-  }
-
-  /** Reads all stores. @throws QuaysideError if the operation was not found and a store could not be read */
-  async #find(id: string): Promise<KnownOperation | null> {
-    const reading = this.#caches.read(id);
-    await reading.catch(() => {});
-    const found = this.#known(id);
-    if (found === null) await reading;
-    return found;
-  }
-
   #cached(definitions: Definitions, id: string): KnownOperation | null {
     const definition = this.#caches.of(definitions).get(id);
-    if (definition === null) return null;
-    return { definitions, operation: toOperation(definition.value) };
+    return definition && knownOperation({ definitions, definition });
   }
 
   async #view(id: string, { definitions, operation }: KnownOperation): Promise<OperationView> {
@@ -443,7 +423,8 @@ export class BulkOperations implements Service {
     this.#ends.set(id, end);
     const late = (): Error => new Error('The operation has not ended.');
     await inTime(this.#options.clock, end.promise, late, CANCEL_MS).catch(() => {});
-    return this.#known(id)?.operation.end !== null;
+    const [found] = this.#caches.get(id).map(knownOperation);
+    return found?.operation.end !== null;
   }
 
   /** Stores the operation that `update` returns. Stores nothing if it returns null, or if the operation is gone. */
@@ -457,10 +438,7 @@ export class BulkOperations implements Service {
       const found = await cache.read(id);
       const updated = found === null ? null : update(toOperation(found.value));
       if (found === null || updated === null) return;
-      const value = operationValue(updated);
-      const version = await definitions.put('operation', id, value, found.version);
-      cache.note(id, { key: id, value, version });
-      this.#onDefinition(id, { key: id, value, version });
+      this.#onDefinition(id, await cache.put(id, operationValue(updated), found.version));
     });
   }
 
@@ -544,9 +522,8 @@ export class BulkOperations implements Service {
     for (const some of Map.groupBy(ended, ({ isDryRun }) => isDryRun).values()) {
       for (const [i, { id, at }] of some.entries()) {
         if (i < MAX_KEPT && at >= oldest) continue;
-        await definitions.delete('operation', id, 'any');
         await definitions.delete('operation-progress', id, 'any');
-        this.#caches.of(definitions).note(id, null);
+        await this.#caches.of(definitions).delete(id, 'any');
       }
     }
   }
@@ -608,6 +585,10 @@ export class BulkOperations implements Service {
 }
 
 type OperationTotals = readonly { readonly ns: string; readonly action: Action; readonly count: number }[];
+
+function knownOperation({ definitions, definition }: FoundDefinition): KnownOperation {
+  return { definitions, operation: toOperation(definition.value) };
+}
 
 function addTo(
   totals: Map<string, { readonly ns: string; readonly action: Action; count: number }>,
