@@ -1,5 +1,5 @@
 import { hash, randomBytes } from 'node:crypto';
-import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
+import type { Definition, Definitions } from '../engine/definitions.ts';
 import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { overloaded, QuaysideError } from '../model/errors.ts';
 import type { Right } from '../model/rights.ts';
@@ -148,8 +148,7 @@ export class ApiTokens implements Service {
     this.#isStopped = true;
     this.#expiry.cancel();
     this.#revocations.stop();
-    this.#caches.stop();
-    await this.#caches.idle();
+    await this.#caches.stop();
   }
 
   /**
@@ -194,7 +193,7 @@ export class ApiTokens implements Service {
       digest: digestOf(secret),
     };
     const definitions = this.#storeFor(rights);
-    await this.#caches.of(definitions).put(id, stored as unknown as JsonValue, null);
+    await this.#caches.of(definitions).put(id, stored, null);
     this.#addEntry(id, definitions, stored);
     if (this.#options.ownerNamed(owner.name) === null) {
       // The user was removed while the token was being stored, so `revokeOf` may have missed it.

@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
-import { type Definitions, type JsonValue, retryConflicts } from '../engine/definitions.ts';
+import { type Definition, type Definitions, retryConflicts } from '../engine/definitions.ts';
 import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
@@ -100,8 +100,7 @@ export class EndedSessions implements Service {
 
   async stop(): Promise<void> {
     this.#retries.stop();
-    this.#caches.stop();
-    await this.#caches.idle();
+    await this.#caches.stop();
   }
 
   /** Calls `run` with the user name when sessions of a user may have ended on any node. */
@@ -208,7 +207,7 @@ function putLater(ends: Ends, key: string, before: number): void {
 }
 
 /** Whether this version understands every part of a definition. */
-function isUnderstood({ value }: { readonly value: JsonValue }): boolean {
+function isUnderstood({ value }: Definition): boolean {
   const { ends, sessions, passwords, before } = membersOf(value);
   const current = { ends: pairs(ends) };
   const first = { sessions: pairs(sessions), passwords: pairs(passwords), before: Number(before) };
@@ -223,12 +222,12 @@ function notUnderstood(user: string): QuaysideError {
 }
 
 /** The ends in a definition, also in the first form, which had three members. Skips those that cannot be read. */
-function storedEnds({ value }: { readonly value: JsonValue }): (readonly [string, number])[] {
+function storedEnds({ value }: Definition): (readonly [string, number])[] {
   const { ends, sessions, passwords, before } = membersOf(value);
   return [...pairs(ends), ...pairs(sessions), ...pairs(passwords), ...pairs([[EVERY_SESSION, before]])];
 }
 
-function membersOf(value: JsonValue): Readonly<Record<string, unknown>> {
+function membersOf(value: unknown): Readonly<Record<string, unknown>> {
   return (value ?? {}) as Readonly<Record<string, unknown>>;
 }
 

@@ -131,8 +131,9 @@ export class Broker implements Service {
     this.drain();
     this.questions.stop();
     await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.stop()));
-    for (const caches of [this.#shared.pauseFlags, this.#shared.queueOptions]) caches.stop();
-    await Promise.all([...this.#engines.values()].map(({ sweeper }) => sweeper.stop()));
+    const { pauseFlags, queueOptions } = this.#shared;
+    const sweepers = [...this.#engines.values()].map(({ sweeper }) => sweeper);
+    await Promise.all([pauseFlags, queueOptions, ...sweepers].map((part) => part.stop()));
   }
 
   /** Id of this node, as in `nodes`. */

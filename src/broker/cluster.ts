@@ -415,6 +415,6 @@ export function nodeText({ id, host, pid }: NodeInfo): string {
   return `${id} (process ${pid} on ${host})`;
 }
 
-function variantIn(value: JsonValue): string | null {
+function variantIn(value: unknown): string | null {
   return isRecord(value) && typeof value.variant === 'string' ? value.variant : null;
 }

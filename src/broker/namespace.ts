@@ -3,7 +3,6 @@ import {
   type Definition,
   type Definitions,
   isDefinitionConflict,
-  type JsonValue,
   queueDefinitionKey,
   queueOfDefinition,
 } from '../engine/definitions.ts';
@@ -108,8 +107,6 @@ export class Namespace {
   readonly waitingLimit: UserLimit;
   readonly makeTid: () => string;
   readonly undoneTakes: UndoneTakes;
-  /** How many exchanges may have their source here. */
-  readonly maxExchanges: number;
   /** Null: unlimited. */
   readonly capacity: Capacity | null;
   /** Whether other nodes may serve this namespace as well. */
@@ -168,7 +165,6 @@ export class Namespace {
     this.isStream = policy.groups !== null;
     this.defaultGroups = policy.groups ?? [PLAIN_GROUP];
     this.defaultGroup = this.defaultGroups[0] ?? PLAIN_GROUP;
-    this.maxExchanges = setup.maxExchanges;
     this.type = setup.type;
     this.isShared = signaller.type !== 'local';
     this.storage = storage;
@@ -715,6 +711,6 @@ export class Namespace {
   }
 }
 
-function isPaused(value: JsonValue): boolean {
+function isPaused(value: unknown): boolean {
   return isRecord(value) && value.paused === true;
 }

@@ -1,4 +1,3 @@
-import type { JsonValue } from '../engine/definitions.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
 import type { QueueOptions, RetryDelay } from '../engine/storage.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
@@ -81,7 +80,7 @@ export class QueueOptionsTable {
   }
 
   /** The stored options of a queue as JSON; without members if it has none. */
-  storedOf(name: string): ShownOptions & JsonValue {
+  storedOf(name: string): ShownOptions {
     return showOptions(this.#stored.get(name) ?? {});
   }
 
@@ -175,7 +174,7 @@ export function checkDeadLetterQueue(name: string, { deadLetter }: OwnOptions): 
 }
 
 /** Options as JSON, with members in a fixed order; the inverse of `parseOptions`. */
-export function showOptions(options: OwnOptions): ShownOptions & JsonValue {
+export function showOptions(options: OwnOptions): ShownOptions {
   const { leaseMs, deadLetter, retryDelay, retentionMs, ttlMs, maxElements } = options;
   return {
     ...(leaseMs !== undefined && { lease: leaseMs / 1000 }),
@@ -205,6 +204,6 @@ function showRetryDelay({
   factor,
   maxMs,
   jitter,
-}: RetryDelay): JsonValue & NonNullable<ShownOptions['retryDelay']> {
+}: RetryDelay): NonNullable<ShownOptions['retryDelay']> {
   return { first: firstMs / 1000, factor, max: maxMs / 1000, jitter };
 }

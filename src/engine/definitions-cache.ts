@@ -1,7 +1,7 @@
 import type { Clock } from '../util/clock.ts';
 import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
-import type { Definition, DefinitionKind, Definitions, JsonValue } from './definitions.ts';
+import type { Definition, DefinitionKind, Definitions } from './definitions.ts';
 
 /** A failed read is retried after this long. */
 const READ_AGAIN_MS = 1_000;
@@ -60,10 +60,12 @@ export class DefinitionsCache {
     });
   }
 
-  stop(): void {
+  /** Resolves when no read is in flight. */
+  async stop(): Promise<void> {
     this.#stopped = true;
     this.#stopWatching?.();
     this.#retries.stop();
+    await this.idle();
   }
 
   /** Resolves when no read is in flight. */
@@ -131,7 +133,7 @@ export class DefinitionsCache {
   }
 
   /** Stores a definition, and returns it. @throws as `Definitions.put` */
-  async put(key: string, value: JsonValue, expected: string | null): Promise<Definition> {
+  async put(key: string, value: unknown, expected: string | null): Promise<Definition> {
     const { definitions, kind } = this.#options;
     const definition = { key, value, version: await definitions.put(kind, key, value, expected) };
     this.note(key, definition);
@@ -231,14 +233,10 @@ export class DefinitionsCaches {
     this.#stopRelisting = repeat(relist, RELIST_MS, this.#options);
   }
 
-  stop(): void {
-    this.#stopRelisting?.();
-    for (const cache of this.#caches.values()) cache.stop();
-  }
-
   /** Resolves when no read is in flight. */
-  async idle(): Promise<void> {
-    await Promise.all([...this.#caches.values()].map((cache) => cache.idle()));
+  async stop(): Promise<void> {
+    this.#stopRelisting?.();
+    await Promise.all([...this.#caches.values()].map((cache) => cache.stop()));
   }
 
   [Symbol.iterator](): Iterator<[Definitions, DefinitionsCache]> {

@@ -13,7 +13,7 @@ import { type Listener, Topics } from './signaller.ts';
  * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the engine.
  *   Notifications are hints: an engine that may have missed changes reports that, and the node lists all again, which
  *   it also does periodically. `DefinitionsCache` implements this.
- * - Values are JSON. A `version` changes with every write and is compared only for equality.
+ * - Values are what JSON can represent. A `version` changes with every write and is compared only for equality.
  * - Errors: `storage-unavailable`, `outcome-unknown`, `definition-conflict`.
  */
 export interface Definitions {
@@ -26,7 +26,7 @@ export interface Definitions {
    * Writes the value if the stored version is `expected`: null: none is stored; 'any': writes whatever is stored.
    * Returns the new version. @throws QuaysideError `definition-conflict` if the stored version is another one
    */
-  put(kind: DefinitionKind, key: string, value: JsonValue, expected: string | null | 'any'): Promise<string>;
+  put(kind: DefinitionKind, key: string, value: unknown, expected: string | null | 'any'): Promise<string>;
 
   /** Deletes the definition if its version is `expected`. Returns false if none is stored. @throws as `put` */
   delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean>;
@@ -58,7 +58,7 @@ export type JsonValue =
 
 export interface Definition {
   readonly key: string;
-  readonly value: JsonValue;
+  readonly value: unknown;
   readonly version: string;
 }
 
@@ -159,7 +159,7 @@ export class StoredDefinitions implements Definitions {
     return stored.map(readDefinition).sort((a, b) => (a.key < b.key ? -1 : 1));
   }
 
-  async put(kind: DefinitionKind, key: string, value: JsonValue, expected: string | null): Promise<string> {
+  async put(kind: DefinitionKind, key: string, value: unknown, expected: string | null): Promise<string> {
     return this.#change({ kind, key }, this.#store.put(kind, key, JSON.stringify(value), expected));
   }
 
@@ -200,5 +200,5 @@ export class StoredDefinitions implements Definitions {
 }
 
 function readDefinition([key, value, version]: StoredDefinition): Definition {
-  return { key, value: JSON.parse(value) as JsonValue, version };
+  return { key, value: JSON.parse(value), version };
 }

@@ -1,5 +1,4 @@
 import type { Namespace } from '../broker/namespace.ts';
-import type { JsonValue } from '../engine/definitions.ts';
 import { invalidParameter, type QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
 import { parse } from '../model/members.ts';
@@ -23,19 +22,14 @@ export const CONSUMER_DEFAULTS = { parallel: 1, wsize: 1000, reserve: false } as
 
 /**
  * Parses a create payload. Unknown members are rejected: a misspelt `selector` would copy every element.
- * @param within path of the declaration in the request body; '' if it is the body
  * @throws QuaysideError `invalid-parameter` with the path of the field
  */
-export function parseDeclaration(payload: unknown, within = ''): Declaration {
-  return toDeclaration(parse(ExchangeDeclaration, payload, within));
+export function parseDeclaration(payload: unknown): Declaration {
+  return toDeclaration(parse(ExchangeDeclaration, payload));
 }
 
 /** The members of a declaration without any others, in a fixed order, so that equal ones have equal JSON. */
-export function toDeclaration({
-  src,
-  dst,
-  consumer,
-}: ExchangeDeclaration): Declaration & { readonly [member: string]: JsonValue } {
+export function toDeclaration({ src, dst, consumer }: ExchangeDeclaration): Declaration {
   const { parallel, wsize, reserve } = consumer;
   return {
     src: { ns: src.ns, queue: src.queue },
@@ -183,12 +177,12 @@ export interface StoredExchange extends ExchangeState {
   readonly owner: string;
 }
 
-export function toValue({ declaration, owner, stopped, lastError }: StoredExchange): JsonValue {
+export function toValue({ declaration, owner, stopped, lastError }: StoredExchange): StoredExchange {
   return { declaration: toDeclaration(declaration), owner, stopped, lastError };
 }
 
 /** @throws QuaysideError `invalid-parameter` if the definition is not that of an exchange */
-export function toStored(value: JsonValue): StoredExchange {
+export function toStored(value: unknown): StoredExchange {
   const { declaration, owner, stopped, lastError } = value as {
     declaration?: unknown;
     owner?: unknown;

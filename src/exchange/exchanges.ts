@@ -165,8 +165,7 @@ export class Exchanges implements Service {
 
   async #close(): Promise<void> {
     this.#ownStops.stop();
-    this.#caches.stop();
-    await Promise.all([this.#caches.idle(), this.#changes.idle()]);
+    await Promise.all([this.#caches.stop(), this.#changes.idle()]);
     for (const key of [...this.#exchanges.keys()]) this.#drop(key);
     await Promise.all(this.#stoppingLoops);
     this.#context.lineLimit.flush();
@@ -546,7 +545,7 @@ export class Exchanges implements Service {
 
   /** @throws QuaysideError `too-many-exchanges` if the namespace cannot have another exchange, with this key */
   #checkLimit(key: string, ns: string): void {
-    const { maxExchanges } = this.#options.broker.namespace(ns);
+    const { maxExchanges } = this.#options.broker.namespace(ns).setup;
     const namespaces = new Map(this.#creating);
     for (const { key: other, declaration } of this.#exchanges.values())
       namespaces.set(other, declaration.src.ns);

@@ -29,7 +29,6 @@ import {
   type OperationEnd,
   type OperationProgress,
   operationRecord,
-  operationValue,
   type RecordViewer,
   SELECTOR_PATH,
   type StoredOperation,
@@ -160,11 +159,11 @@ export class BulkOperations implements Service {
 
   async #stop(): Promise<void> {
     this.#endTakeovers?.();
-    this.#caches.stop();
+    const cachesStopped = this.#caches.stop();
     for (const { resolve } of this.#ends.values()) resolve();
     for (const { run } of this.#runs.values()) run.stop();
-    await Promise.all([this.#takingOver, ...[...this.#runs.values()].map(({ ended }) => ended)]);
-    await this.#caches.idle();
+    const ended = [...this.#runs.values()].map((run) => run.ended);
+    await Promise.all([cachesStopped, this.#takingOver, ...ended]);
   }
 
   /**
@@ -231,7 +230,7 @@ export class BulkOperations implements Service {
       const startedAt = this.#options.clock.now();
       const operation = { ...described, by, startedAt, isCancelled: false, end: null };
       const id = this.#newId();
-      await this.#caches.of(definitions).put(id, operationValue(operation), null);
+      await this.#caches.of(definitions).put(id, operation, null);
       this.#run(id, { definitions, operation }, null);
       const { estimate } = operation;
       logStart({ event: 'operation', ...logged(id, operation), estimate });
@@ -438,7 +437,7 @@ export class BulkOperations implements Service {
       const found = await cache.read(id);
       const updated = found === null ? null : update(toOperation(found.value));
       if (found === null || updated === null) return;
-      this.#onDefinition(id, await cache.put(id, operationValue(updated), found.version));
+      this.#onDefinition(id, await cache.put(id, updated, found.version));
     });
   }
 

@@ -24,7 +24,6 @@ import {
   type OperationProgress,
   type PageCursor,
   type PendingElement,
-  progressValue,
   SELECTOR_PATH,
   type StoredOperation,
   toOperation,
@@ -458,12 +457,7 @@ export class OperationRun {
     const startedAt = clock.monotonic();
     this.#version = undefined;
     try {
-      this.#version = await definitions.put(
-        'operation-progress',
-        id,
-        progressValue(this.#progress),
-        expected,
-      );
+      this.#version = await definitions.put('operation-progress', id, this.#progress, expected);
     } catch (error) {
       if (!isDefinitionConflict(error)) throw error;
       this.#isSuperseded = true;

@@ -1,4 +1,3 @@
-import type { JsonValue } from '../engine/definitions.ts';
 import type { ElementId } from '../model/element.ts';
 import type {
   ElementSample,
@@ -91,21 +90,13 @@ export const NO_PROGRESS: OperationProgress = {
 /** An element, and the end of its lease, which distinguishes this reservation from a later one; null: not reserved. */
 export type PendingElement = readonly [id: ElementId, until: number | null];
 
-export function operationValue(operation: StoredOperation): JsonValue {
-  return operation as unknown as JsonValue;
-}
-
 /** Not validated: only this service writes these definitions. */
-export function toOperation(value: JsonValue): StoredOperation {
-  return value as unknown as StoredOperation;
+export function toOperation(value: unknown): StoredOperation {
+  return value as StoredOperation;
 }
 
-export function progressValue(progress: OperationProgress): JsonValue {
-  return progress as unknown as JsonValue;
-}
-
-export function toProgress(value: JsonValue): OperationProgress {
-  return value as unknown as OperationProgress;
+export function toProgress(value: unknown): OperationProgress {
+  return value as OperationProgress;
 }
 
 /** The reader of a record. What they may not see is left out. */

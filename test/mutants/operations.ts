@@ -371,10 +371,8 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations that are taken over',
     edits: edit(
       'operations/run.ts',
-      `        progressValue(this.#progress),
-        expected,`,
-      `        progressValue(this.#progress),
-        'any',`,
+      "'operation-progress', id, this.#progress, expected",
+      "'operation-progress', id, this.#progress, 'any'",
     ),
   },
   {
