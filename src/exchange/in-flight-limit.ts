@@ -81,14 +81,18 @@ export class InFlightLimit {
     return null;
   }
 
-  #batch({ key, owner }: BatchOwner, bytes: number, ends: (() => void)[]): BatchInFlight {
+  #batch({ key, owner }: BatchOwner, bytes: number, ends: readonly (() => void)[]): BatchInFlight {
+    let added = 0;
+    const resize = [this.#byExchange.track(key), this.#byOwner.track(owner)];
     return {
       bytes,
       grow: (more) => {
-        ends.push(this.#byExchange.add(key, more), this.#byOwner.add(owner, more));
+        added += more;
+        for (const to of resize) to(added);
       },
       leave: () => {
         for (const end of ends) end();
+        for (const to of resize) to(0);
       },
     };
   }

@@ -109,12 +109,6 @@ export class ConcurrencyLimit {
     return this.#startNow(key, size) ? this.#onceEnd(key, size) : null;
   }
 
-  /** Counts work that is running already. Returns a function that ends it. */
-  add(key: string, size: number): () => void {
-    this.#start(key, this.#keys.get(key) ?? new KeyState(), size);
-    return this.#onceEnd(key, size);
-  }
-
   /**
    * Counts work of varying size that is running already. Returns a function that sets the size, at first 0; 0 ends the
    * work.
