@@ -1,6 +1,8 @@
 import { createHmac, hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../util/clock.ts';
+import { parsedJson } from '../util/parsed-json.ts';
 import { putLast } from '../util/put-last.ts';
+import { fitsSchema, type Static, Type } from '../util/schema.ts';
 import type { Account } from './account.ts';
 import { type EndedSessions, MAX_SESSION_MS } from './ended-sessions.ts';
 import { passwordText } from './password.ts';
@@ -74,14 +76,14 @@ interface SessionUse {
   usedAt: number;
 }
 
-/** The signed content of a session token. */
-interface Claims {
-  readonly name: string;
-  readonly id: string;
-  /** ms since 1970. */
-  readonly startedAt: number;
-  readonly usedAt: number;
-}
+/** The signed content of a session token. Moments are ms since 1970. */
+const Claims = Type.Object({
+  name: Type.String(),
+  id: Type.String(),
+  startedAt: Type.Number(),
+  usedAt: Type.Number(),
+});
+type Claims = Static<typeof Claims>;
 
 /**
  * Console sessions: signed tokens instead of a table, so that every node with the same secret accepts them (ADR 17).
@@ -286,13 +288,6 @@ function digest(id: string): string {
 }
 
 function parseClaims(body: string): Claims | null {
-  try {
-    const claims = JSON.parse(Buffer.from(body, 'base64url').toString()) as Partial<Claims> | null;
-    const { name, id, startedAt, usedAt } = claims ?? {};
-    if (typeof name !== 'string' || typeof id !== 'string') return null;
-    if (typeof startedAt !== 'number' || typeof usedAt !== 'number') return null;
-    return { name, id, startedAt, usedAt };
-  } catch {
-    return null;
-  }
+  const claims = parsedJson(Buffer.from(body, 'base64url').toString());
+  return fitsSchema(Claims, claims) ? (claims as Claims) : null;
 }

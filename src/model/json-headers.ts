@@ -16,18 +16,28 @@ export function headersAt(
   exempt?: ReadonlySet<string>,
 ): ElementHeaders {
   if (headers == null) return NO_HEADERS;
-  const flat: string[] = [];
-  const seen = new Set<string>();
-  for (const name of Object.keys(headers)) {
-    const lower = name.toLowerCase();
-    if (seen.has(lower)) {
-      const at = memberPath(path, name);
+  const flat = headerEntries(path, headers).flatMap(([name, value]) => [name, toByteString(value)]);
+  return checkHeadersAt(path, flat, Object.keys(headers), exempt);
+}
+
+/**
+ * The members of a JSON object that are headers, with their names in lower case.
+ * @throws QuaysideError `invalid-parameter` with the path of a header that is there twice
+ */
+export function headerEntries<T>(
+  path: string,
+  headers: Readonly<Record<string, T>>,
+): [name: string, value: T, spelling: string][] {
+  const names = new Set<string>();
+  return Object.entries(headers).map(([spelling, value]) => {
+    const name = spelling.toLowerCase();
+    if (names.has(name)) {
+      const at = memberPath(path, spelling);
       throw invalidParameter(at, `${at} is given twice; letter case does not count.`);
     }
-    seen.add(lower);
-    flat.push(lower, toByteString(headers[name] ?? ''));
-  }
-  return checkHeadersAt(path, flat, Object.keys(headers), exempt);
+    names.add(name);
+    return [name, value, spelling];
+  });
 }
 
 /**

@@ -3,7 +3,7 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { DeliveryState, ElementId, GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
-import { checkHeadersAt } from '../model/json-headers.ts';
+import { checkHeadersAt, headerEntries } from '../model/json-headers.ts';
 import { atMember, memberPath, parse, wrongMember } from '../model/members.ts';
 import {
   type Action,
@@ -170,17 +170,13 @@ function checkState(action: Action, state: Where['state']): void {
 }
 
 function toChange({ headers = {}, tries = null }: NonNullable<OperationDeclaration['set']>): ElementChange {
-  const entries = Object.entries(headers);
+  const entries = headerEntries('set.headers', headers);
   const removed: string[] = [];
   const written: string[] = [];
-  const seen = new Set<string>();
-  for (const [spelling, text] of entries) {
-    const path = memberPath('set.headers', spelling);
-    const name = spelling.toLowerCase();
-    if (seen.has(name)) throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
-    seen.add(name);
+  for (const [name, text, spelling] of entries) {
     if (text === null) removed.push(name);
     else if (SERVICE_HEADERS.has(name)) {
+      const path = memberPath('set.headers', spelling);
       throw invalidParameter(
         path,
         `${path} is a header that the service writes. It can only be removed, with null.`,
