@@ -5,7 +5,7 @@ import { Broker } from '../src/broker/broker.ts';
 import type { Engine } from '../src/engine/engine.ts';
 import type { Declaration } from '../src/exchange/declaration.ts';
 import { Exchanges } from '../src/exchange/exchanges.ts';
-import { makeSandbox } from '../src/sandbox/sandbox.ts';
+import { WorkerSandbox } from '../src/sandbox/sandbox.ts';
 import { systemClock } from '../src/util/clock.ts';
 import { DEFAULTS } from '../test/support/defaults.ts';
 import { NAMESPACE, openEngine } from './quayside.ts';
@@ -15,7 +15,7 @@ export class ExchangeNode {
   readonly engine: Engine;
   readonly exchanges: Exchanges;
   readonly #broker: Broker;
-  readonly #sandbox = makeSandbox();
+  readonly #sandbox = new WorkerSandbox();
   readonly #folder: string;
 
   private constructor(folder: string, engine: Engine) {

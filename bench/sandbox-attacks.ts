@@ -4,7 +4,7 @@
  * longer than 400 ms. Meaningless on a busy machine.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
-import { makeSandbox } from '../src/sandbox/sandbox.ts';
+import { WorkerSandbox } from '../src/sandbox/sandbox.ts';
 import { ATTACKS } from '../test/sandbox/attacks.ts';
 import { element, json } from '../test/sandbox/elements.ts';
 import { percentile } from './scenario.ts';
@@ -12,7 +12,7 @@ import { percentile } from './scenario.ts';
 const LONGEST_MS = 400;
 const rounds = Number(process.argv[2] ?? 3);
 
-const sandbox = makeSandbox();
+const sandbox = new WorkerSandbox();
 const neighbour = sandbox.open(['env => env.msg.hdrs.a === "1"']);
 const innocent = Array.from({ length: 100 }, () => element({ headers: ['a', '1'] }));
 const evil = json({ n: 1 });

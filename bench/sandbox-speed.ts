@@ -4,7 +4,7 @@
  * thread's share is the time that a front end on the same thread loses.
  */
 import type { SelectorProgram, SelectorSandbox } from '../src/sandbox/sandbox.ts';
-import { makeSandbox } from '../src/sandbox/sandbox.ts';
+import { WorkerSandbox } from '../src/sandbox/sandbox.ts';
 import { json } from '../test/sandbox/elements.ts';
 import { median } from './scenario.ts';
 
@@ -63,7 +63,7 @@ async function measure({ program, us, mainUs }: Kind): Promise<void> {
   mainUs.push((performance.eventLoopUtilization(busy).active * 1000) / messages);
 }
 
-const sandbox = makeSandbox();
+const sandbox = new WorkerSandbox();
 const kinds = open(sandbox);
 for (const kind of kinds) await kind.program.select(batch);
 for (let round = 0; round < rounds; round++) for (const kind of kinds) await measure(kind);

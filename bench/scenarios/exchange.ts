@@ -1,7 +1,7 @@
 import type { Engine } from '../../src/engine/engine.ts';
 import { type Declaration, parseDeclaration } from '../../src/exchange/declaration.ts';
 import { type NewElement, PLAIN_GROUP } from '../../src/model/element.ts';
-import { makeSandbox } from '../../src/sandbox/sandbox.ts';
+import { WorkerSandbox } from '../../src/sandbox/sandbox.ts';
 import { ExchangeNode } from '../exchange-node.ts';
 import { elements, NAMESPACE } from '../quayside.ts';
 import { type BenchContext, type Finding, grouped, interleave, median, type Scenario } from '../scenario.ts';
@@ -147,7 +147,7 @@ async function selectAlone(
   sample: NewElement[],
   count: number,
 ): Promise<number> {
-  const sandbox = makeSandbox();
+  const sandbox = new WorkerSandbox();
   const program = sandbox.open(selectors);
   const batch = Array.from({ length: BATCH }, (_, i) => ({
     ...(sample[0] as NewElement),

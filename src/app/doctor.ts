@@ -5,7 +5,7 @@ import type { LoadedConfig } from '../config/load.ts';
 import { type Engine, errorFinding, type Finding, finding, problemOf } from '../engine/engine.ts';
 import { fileOf } from '../engines/sqlite/settings.ts';
 import { checkAccess } from '../engines/sqlite/worker/open.ts';
-import { makeSandbox } from '../sandbox/sandbox.ts';
+import { WorkerSandbox } from '../sandbox/sandbox.ts';
 import { systemClock } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
 import { maskUrl } from '../util/mask.ts';
@@ -81,7 +81,7 @@ async function exchangeFindings({ config, errorAt }: LoadedConfig): Promise<Find
   // `engineFindings` reports engines that cannot be loaded.
   const engines = await loadEngines(config, parts).catch(() => null);
   if (engines === null) return [];
-  const sandbox = makeSandbox(parts);
+  const sandbox = new WorkerSandbox(parts);
   try {
     const count = await tryExchanges(config, engines, sandbox, parts);
     return count === 0 ? [] : [finding('exchanges', 'ok', `those of the configuration can run: ${count}`)];

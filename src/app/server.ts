@@ -24,7 +24,7 @@ import { Metrics } from '../metrics/metrics.ts';
 import type { EngineHealth } from '../model/records.ts';
 import { BulkOperations } from '../operations/operations.ts';
 import { Searches } from '../operations/search.ts';
-import { makeSandbox, type SelectorSandbox } from '../sandbox/sandbox.ts';
+import { type SelectorSandbox, WorkerSandbox } from '../sandbox/sandbox.ts';
 import type { SessionServer } from '../session/server.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import { InputTurns } from '../util/input-turns.ts';
@@ -264,7 +264,7 @@ export class Server implements Service {
     await this.#startParts(tokens);
     // Stopped after its users. Its thread starts with the first selector, because it takes as long as the rest of the
     // startup.
-    const sandbox = makeSandbox({ clock });
+    const sandbox = new WorkerSandbox({ clock });
     await this.#startParts({ start: async () => {}, stop: () => sandbox.stop() });
     const userNamed = (name: string) => authenticator.userNamed(name);
     const exchanges = await this.#startExchanges(broker, userNamed, sandbox);

@@ -26,7 +26,6 @@ import {
   continuedCounters,
   DestinationErrors,
   type ExchangeCounters,
-  type ExchangeOverview,
   Sightings,
   zeroExchangeCounters,
 } from './record.ts';
@@ -78,7 +77,7 @@ interface ExchangeRoute {
  *
  * States: stopped (as created) and running, changed by `start` and `stop`. The definition says which one is required.
  */
-export class Exchange implements ExchangeOverview {
+export class Exchange {
   /** The key of its definition, see `scopedKey`. */
   readonly key: string;
   readonly declaration: Declaration;
@@ -153,10 +152,12 @@ export class Exchange implements ExchangeOverview {
     return this.#version;
   }
 
+  /** Whether it is stored as stopped, and so is stopped on all nodes. */
   get isStopStored(): boolean {
     return this.state.stopped === true;
   }
 
+  /** Also true if this node cannot run it. */
   get stopped(): boolean {
     return this.isStopStored || this.hindrance !== null;
   }

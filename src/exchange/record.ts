@@ -9,18 +9,10 @@ import type { Caller, Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 
 /** The members of an exchange of this node that are shown in summaries. */
-export interface ExchangeOverview {
-  /** Under which it is stored, see `scopedKey`. */
-  readonly key: string;
-  readonly declaration: Declaration;
-  /** Also true if this node cannot run it. */
-  readonly stopped: boolean;
-  /** Whether it is stored as stopped, and so is stopped on all nodes. */
-  readonly isStopStored: boolean;
-  /** As in the record. */
-  readonly lastError: string | null;
-  readonly counters: Readonly<ExchangeCounters>;
-}
+export type ExchangeOverview = Pick<
+  Exchange,
+  'key' | 'declaration' | 'stopped' | 'isStopStored' | 'lastError' | 'counters'
+>;
 
 /** Bound on the pending elements in a record: a window may hold tens of thousands. */
 const MAX_PENDING = 1000;

@@ -20,28 +20,6 @@ import {
 } from './protocol.ts';
 import type { Payer } from './request-queue.ts';
 
-/**
- * Runs the selectors of exchanges so that they cannot escape, harm the server, or block other selectors: see ADR 4. Its
- * thread starts with `start`, or when the first selector is checked or run.
- */
-export interface SelectorSandbox extends Service {
-  /**
-   * Checks selectors before their exchange is created: syntax, size, unsupported constructs, and the time to compile
-   * them.
-   * @param payer the user whose share of the worker's time is used
-   * @throws QuaysideError `invalid-body`; `details.parameter` is the selector's `path`, and `details.extra` has `line`
-   * and `column` (from 1) if the position is known. `shutting-down` after `stop`.
-   */
-  check(selectors: readonly SelectorSource[], payer: Payer): Promise<void>;
-
-  /**
-   * Opens the program of an exchange. `selectors` has an entry for each destination in order: a selector, or null to
-   * accept every element. The thread and the VM start with the first `select`. If a stored selector no longer
-   * compiles, its destination fails for each element.
-   */
-  open(selectors: ProgramSources, options?: ProgramOptions): SelectorProgram;
-}
-
 export interface ProgramOptions {
   /** The user whose share of the worker's time is used; defaults to the node itself. */
   readonly payer?: Payer;
@@ -141,19 +119,21 @@ interface SandboxOptions {
   readonly limits?: Partial<SandboxLimits>;
 }
 
-/** A sandbox that runs QuickJS, compiled to WebAssembly, in one worker thread. */
-export function makeSandbox(options: SandboxOptions = {}): SelectorSandbox {
-  return new WorkerSandbox(options.clock ?? systemClock, { ...DEFAULT_LIMITS, ...options.limits });
-}
+export type SelectorSandbox = Pick<WorkerSandbox, keyof WorkerSandbox>;
 
-class WorkerSandbox implements SelectorSandbox {
+/**
+ * Runs the selectors of exchanges so that they cannot escape, harm the server, or block other selectors: see ADR 4.
+ * They run in QuickJS, compiled to WebAssembly, in one worker thread, which starts with `start`, or when the first
+ * selector is checked or run.
+ */
+export class WorkerSandbox implements Service {
   readonly #limits: SandboxLimits;
   readonly #dispatcher: Dispatcher;
   #programs = 0;
 
-  constructor(clock: Clock, limits: SandboxLimits) {
-    this.#limits = limits;
-    this.#dispatcher = new Dispatcher(clock, limits);
+  constructor({ clock = systemClock, limits = {} }: SandboxOptions = {}) {
+    this.#limits = { ...DEFAULT_LIMITS, ...limits };
+    this.#dispatcher = new Dispatcher(clock, this.#limits);
   }
 
   /** Does not wait for the thread; requests wait until it is ready. */
@@ -165,6 +145,13 @@ class WorkerSandbox implements SelectorSandbox {
     return this.#dispatcher.stop();
   }
 
+  /**
+   * Checks selectors before their exchange is created: syntax, size, unsupported constructs, and the time to compile
+   * them.
+   * @param payer the user whose share of the worker's time is used
+   * @throws QuaysideError `invalid-body`; `details.parameter` is the selector's `path`, and `details.extra` has `line`
+   * and `column` (from 1) if the position is known. `shutting-down` after `stop`.
+   */
   async check(selectors: readonly SelectorSource[], payer: Payer): Promise<void> {
     const [first] = selectors;
     if (first === undefined) return;
@@ -177,6 +164,11 @@ class WorkerSandbox implements SelectorSandbox {
     }
   }
 
+  /**
+   * Opens the program of an exchange. `selectors` has an entry for each destination in order: a selector, or null to
+   * accept every element. The thread and the VM start with the first `select`. If a stored selector no longer
+   * compiles, its destination fails for each element.
+   */
   open(selectors: ProgramSources, options: ProgramOptions = {}): SelectorProgram {
     if (selectors.every((selector) => selector === null)) return new AcceptAllProgram(selectors.length);
     this.#programs += 1;

@@ -26,7 +26,7 @@ import type { EngineHealth, SessionInfo } from '../../src/model/records.ts';
 import { BulkOperations } from '../../src/operations/operations.ts';
 import { Searches } from '../../src/operations/search.ts';
 import type { SandboxLimits } from '../../src/sandbox/limits.ts';
-import { makeSandbox, type SelectorSandbox } from '../../src/sandbox/sandbox.ts';
+import { type SelectorSandbox, WorkerSandbox } from '../../src/sandbox/sandbox.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { sharedSandbox } from '../sandbox/elements.ts';
@@ -142,7 +142,7 @@ export class Harness {
       namespaces.map(({ name }) => name),
     );
     const { clock } = opened;
-    this.#sandbox = limits === undefined ? sharedSandbox() : makeSandbox({ limits });
+    this.#sandbox = limits === undefined ? sharedSandbox() : new WorkerSandbox({ limits });
     this.exchanges = new Exchanges({
       broker: this.broker,
       sandbox: this.#sandbox,

@@ -12,7 +12,7 @@ import {
   type SearchPage,
 } from '../../src/operations/search.ts';
 import type { WorkerRequest } from '../../src/sandbox/protocol.ts';
-import { makeSandbox, type SelectorSandbox } from '../../src/sandbox/sandbox.ts';
+import { type SelectorSandbox, WorkerSandbox } from '../../src/sandbox/sandbox.ts';
 import { MAIN_ENGINES, type TestEngine } from '../engines.ts';
 import { sharedSandbox } from '../sandbox/elements.ts';
 import { brokerOn, plain } from '../support/broker.ts';
@@ -235,7 +235,7 @@ for (const engine of MAIN_ENGINES) {
 describe('Search rejects', () => {
   let opened: TestEngine;
   let broker: Broker;
-  const sandbox = makeSandbox({ limits: { callMs: 20, watchdogMs: 2_000 } });
+  const sandbox = new WorkerSandbox({ limits: { callMs: 20, watchdogMs: 2_000 } });
 
   before(async () => {
     const policies = [plain('N')];

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { SelectorAnswer, SelectorProgram } from '../../src/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/sandbox/sandbox.ts';
+import { WorkerSandbox } from '../../src/sandbox/sandbox.ts';
 import { ATTACKS } from './attacks.ts';
 import { element, json } from './elements.ts';
 
-const sandbox = makeSandbox();
+const sandbox = new WorkerSandbox();
 const neighbour = sandbox.open(['env => env.msg.hdrs.a === "1"', 'env => ({ tries: env.msg.payload.n })']);
 const input = json({ n: 7 }, ['a', '1']);
 

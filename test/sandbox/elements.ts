@@ -5,7 +5,7 @@ import type {
   SelectorSandbox,
   SelectorVerdict,
 } from '../../src/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/sandbox/sandbox.ts';
+import { WorkerSandbox } from '../../src/sandbox/sandbox.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 
 /**
@@ -13,7 +13,7 @@ import { type Clock, systemClock } from '../../src/util/clock.ts';
  * time: compiling three short lines has taken 100 ms.
  */
 export function patientSandbox(clock: Clock = systemClock): SelectorSandbox {
-  return makeSandbox({ clock, limits: { compileMs: 1_000, callMs: 1_000, watchdogMs: 5_000 } });
+  return new WorkerSandbox({ clock, limits: { compileMs: 1_000, callMs: 1_000, watchdogMs: 5_000 } });
 }
 
 let sandboxOfProcess: SelectorSandbox | null = null;

@@ -4,14 +4,14 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import { Dispatcher } from '../../src/sandbox/dispatcher.ts';
 import type { SandboxLimits } from '../../src/sandbox/limits.ts';
 import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
-import { makeSandbox } from '../../src/sandbox/sandbox.ts';
+import { WorkerSandbox } from '../../src/sandbox/sandbox.ts';
 import { until } from '../support/until.ts';
 import { element, json, verdictsOf } from './elements.ts';
 
 const FOREVER = 3_600_000;
 
 function makeOne(context: TestContext, limits: Partial<SandboxLimits> = {}): SelectorSandbox {
-  const sandbox = makeSandbox({ limits });
+  const sandbox = new WorkerSandbox({ limits });
   context.after(() => sandbox.stop());
   return sandbox;
 }
@@ -278,7 +278,7 @@ describe('the sandbox as a service', () => {
 
   it('has no thread until a selector is evaluated if it was not started', async () => {
     const before = threads();
-    const sandbox = makeSandbox();
+    const sandbox = new WorkerSandbox();
     const program = sandbox.open([null, null]);
     sandbox.open(['env => true']);
     const [answer] = await program.select([good]);
@@ -290,8 +290,8 @@ describe('the sandbox as a service', () => {
 
   it('stops immediately, idempotently and before any use, and leaves no thread', async () => {
     const before = threads();
-    await makeSandbox().stop();
-    const sandbox = makeSandbox({ limits: { callMs: FOREVER, watchdogMs: FOREVER } });
+    await new WorkerSandbox().stop();
+    const sandbox = new WorkerSandbox({ limits: { callMs: FOREVER, watchdogMs: FOREVER } });
     const program = sandbox.open([LOOPS]);
     await program.select([good]);
     const refused = (error: unknown): boolean =>
@@ -308,7 +308,7 @@ describe('the sandbox as a service', () => {
   });
 
   it('stops while its thread is starting', async () => {
-    const sandbox = makeSandbox();
+    const sandbox = new WorkerSandbox();
     const asked = assert.rejects(sandbox.open(['env => true']).select([good]), /shutting down/);
     await sandbox.stop();
     await asked;
