@@ -165,21 +165,20 @@ export class EndedSessions implements Service {
    */
   async #store(user: string): Promise<void> {
     const errors = await Promise.all(
-      [...this.#caches].map(([definitions, cache], at) => {
-        const store = (): Promise<void> => this.#storeIn(definitions, cache, user);
+      [...this.#caches].map(([, cache], at) => {
+        const store = (): Promise<void> => this.#storeIn(cache, user);
         return this.#retries.do(JSON.stringify([at, user]), store, String(at));
       }),
     );
     for (const error of errors) if (error !== null) throw error;
   }
 
-  /** Merges what other nodes have stored. */
-  #storeIn(definitions: Definitions, cache: DefinitionsCache, user: string): Promise<void> {
+  #storeIn(cache: DefinitionsCache, user: string): Promise<void> {
     return retryConflicts(async () => {
-      const stored = await definitions.get('ended-sessions', user);
+      // This merges what other nodes have stored.
+      const stored = await cache.read(user);
       // A newer version may have stored more than this one can read: overwriting would lose it.
       if (stored !== null && !isUnderstood(stored)) throw notUnderstood(user);
-      if (stored !== null) this.#merge(user, storedEnds(stored));
       const ends = this.#users.get(user);
       if (ends === undefined) return;
       await cache.put(user, { ends: [...ends] }, stored?.version ?? null);
