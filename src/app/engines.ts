@@ -1,6 +1,13 @@
 import type { ConfigError, ErrorAt } from '../config/errors.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
-import { type Engine, type EngineLog, type OpenEngine, problemOf, WrongStore } from '../engine/engine.ts';
+import {
+  type Engine,
+  type EngineLog,
+  type OpenEngine,
+  problemOf,
+  StoreUnavailable,
+  WrongStore,
+} from '../engine/engine.ts';
 import { fileOf } from '../engines/sqlite/settings.ts';
 import { type Clock, toMs } from '../util/clock.ts';
 import { hasRawUserInfo } from '../util/mask.ts';
@@ -123,9 +130,11 @@ export async function loadEngines(
 }
 
 /**
- * Whether a later start may succeed without a change here: a Redis or PostgreSQL server may be restarted or repaired.
+ * Whether a later start may succeed without a change here: a Redis or PostgreSQL server may be restarted or repaired,
+ * and the disk of a file may have space again.
  */
 function mayStartLater(engine: Engine, error: unknown): boolean {
+  if (error instanceof StoreUnavailable) return true;
   return engine.examine !== undefined && !(error instanceof WrongStore);
 }
 

@@ -50,8 +50,11 @@ export interface Engine extends Service {
 /** Thrown by `start` if another version wrote the server's store: starting this program again is useless. */
 export class WrongStore extends Error {}
 
+/** Thrown by `start` if a later start may open the store without a change: its disk is full, for example. */
+export class StoreUnavailable extends Error {}
+
 /** Thrown by `start` if another process, or another engine of this one, has the store open. */
-export class StoreInUse extends Error {}
+export class StoreInUse extends StoreUnavailable {}
 
 export interface DiskUsage {
   /** Total size of the files, in bytes. */

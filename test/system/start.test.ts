@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { open, readFile, stat } from 'node:fs/promises';
+import { open, readFile, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { SERVER_ARGS } from '../support/server-command.ts';
+import { mountSmallDisk } from '../support/small-disk.ts';
 import { Folder, type Program } from './program.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
@@ -43,6 +45,45 @@ describe('A start', () => {
     assert.ok(!second.stdout.includes('password  '));
     assert.equal(await statusAs(second, `admin:${password}`), 200);
     assert.equal(await second.stop(), 0);
+  });
+
+  it('ends with exit code 1, so that it is repeated, if the SQLite file cannot be used now', async () => {
+    const disk = mountSmallDisk(1024 ** 2);
+    assert.ok(disk !== null || process.env.CI === undefined, 'no small disk could be mounted');
+    const started = async (dataDir: string): Promise<readonly [number | null, string]> => {
+      const config = {
+        http: { port: 0, users: { u: 'p' } },
+        dataDir,
+        namespaces: { N: { url: 'sqlite:N.db' } },
+      };
+      await folder.write('q.yaml', JSON.stringify(config));
+      const { code, stderr } = await folder.run(['--config', 'q.yaml']);
+      return [code, stderr];
+    };
+    const first = await folder.serve([]);
+    const [inUse, whoHasIt] = await started('data');
+    assert.match(
+      whoHasIt,
+      /N\.db is in use by another process\. Stop that process, or configure another file\.\n/,
+    );
+    assert.equal(inUse, 1);
+    assert.equal(await first.stop(), 0);
+    if (disk === null) return;
+    try {
+      await writeFile(join(disk.path, 'other'), Buffer.alloc(1024 ** 2));
+      const [full, why] = await started(join(disk.path, 'data'));
+      assert.match(
+        why,
+        /N\.db cannot be opened \(database or disk is full\)\. Check that its folder .* has space\.\n/,
+      );
+      assert.equal(full, 1);
+      await run('mount', ['-o', 'remount,ro', disk.path]);
+      const [readOnly, what] = await started(join(disk.path, 'data'));
+      assert.match(what, /data is on a file system that is mounted read-only\. Mount that for writing, /);
+      assert.equal(readOnly, 1);
+    } finally {
+      disk.remove();
+    }
   });
 
   it('prints shell commands that insert, get, reserve and commit', async () => {

@@ -1,7 +1,7 @@
 import { AffectedQueues } from '../../engine/affected-queues.ts';
 import { PendingCall, PendingCalls, unavailable, unknownOutcome } from '../../engine/calls.ts';
 import type { EngineLog } from '../../engine/engine.ts';
-import { StoreInUse } from '../../engine/engine.ts';
+import { StoreInUse, StoreUnavailable } from '../../engine/engine.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import {
   BodyWriter,
@@ -12,6 +12,7 @@ import {
   type Operation,
   type Operations,
   type PackedBodies,
+  type PassingState,
   READS,
   type Reply,
   type ToWorker,
@@ -146,7 +147,8 @@ export class WorkerClient {
 
   /**
    * Starts the thread.
-   * @throws StoreInUse if another connection has the file open; Error for the operator if it cannot be opened
+   * @throws StoreInUse if another connection has the file open; StoreUnavailable if it cannot be opened now; Error for
+   * the operator if it cannot be opened
    */
   open(): Promise<void> {
     this.#opening ??= this.#startThread();
@@ -164,7 +166,7 @@ export class WorkerClient {
         this.#planFlush();
         resolve();
       } else if (message.kind === 'rejected') {
-        reject(message.isInUse ? new StoreInUse(message.message) : new Error(message.message));
+        reject(startError(message.state, message.message));
       } else this.#onMessage(message);
     });
     // A thread that ended without a message may have committed any batch in flight.
@@ -369,4 +371,9 @@ function settle(calls: readonly WorkerCall[], { results, rejections, bodies }: R
     if (rejection === undefined) call.reply(results[place], bodies);
     else call.reject(new QuaysideError(rejection.code, rejection.message));
   }
+}
+
+function startError(state: PassingState | null, message: string): Error {
+  if (state === 'in-use') return new StoreInUse(message);
+  return state === null ? new Error(message) : new StoreUnavailable(message);
 }

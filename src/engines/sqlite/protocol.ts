@@ -261,11 +261,16 @@ export interface Rejection {
   readonly message: string;
 }
 
-/** Messages of the worker. Batches are replied to in their order. */
+/**
+ * Why a file cannot be opened now although a later start may succeed: another connection has it open, its disk is full,
+ * or its file system is mounted read-only.
+ */
+export type PassingState = 'in-use' | 'full' | 'read-only';
+
+/** Messages of the worker. Batches are replied to in their order. `rejected`: the file cannot be opened. */
 export type FromWorker =
   | { readonly kind: 'opened' }
-  /** The file cannot be opened. `isInUse`: another connection has it open. */
-  | { readonly kind: 'rejected'; readonly message: string; readonly isInUse: boolean }
+  | { readonly kind: 'rejected'; readonly message: string; readonly state: PassingState | null }
   | {
       readonly kind: 'replies';
       readonly replies: readonly Reply[];

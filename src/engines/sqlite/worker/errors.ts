@@ -1,6 +1,6 @@
 import { QuaysideError } from '../../../model/errors.ts';
 import { messageOf } from '../../../util/message-of.ts';
-import type { Rejection } from '../protocol.ts';
+import type { PassingState, Rejection } from '../protocol.ts';
 
 /** SQLite's primary result codes that are handled specially. */
 const SQLITE_ERROR = 1;
@@ -49,6 +49,11 @@ export function isBusy(error: unknown): boolean {
   return sqliteCode(error) === SQLITE_BUSY;
 }
 
+/** Whether the file system is mounted read-only. */
+export function isReadOnly(error: unknown): boolean {
+  return (error as NodeJS.ErrnoException | undefined)?.code === 'EROFS';
+}
+
 function isDamage(error: unknown): boolean {
   const code = sqliteCode(error);
   return code === SQLITE_CORRUPT || code === SQLITE_NOTADB;
@@ -68,9 +73,11 @@ export function rejectionOf(error: unknown, takesSpace: boolean): Rejection {
 
 /** The file cannot be opened. The message names it and what to do. */
 export class OpenError extends Error {
-  /** Whether another connection has the file open. */
-  get isInUse(): boolean {
-    return isBusy(this.cause);
+  /** The state that prevents it, if that may pass; null if somebody must correct the file or the configuration. */
+  get state(): PassingState | null {
+    if (isBusy(this.cause)) return 'in-use';
+    if (isFull(this.cause)) return 'full';
+    return isReadOnly(this.cause) ? 'read-only' : null;
   }
 }
 

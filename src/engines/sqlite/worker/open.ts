@@ -4,7 +4,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { systemClock } from '../../../util/clock.ts';
 import { createPrivateFile, widerMode } from '../../../util/files.ts';
 import { BALLAST, MEMORY, type Settings, type Warn } from '../settings.ts';
-import { damageError, isBusy, OpenError, openError } from './errors.ts';
+import { damageError, isBusy, isReadOnly, OpenError, openError } from './errors.ts';
 import { findLogDamage, holdsCommits } from './log-check.ts';
 import { createSchema, hasSchema } from './schema.ts';
 
@@ -85,6 +85,12 @@ export function checkAccess(file: string): void {
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       if (code === 'ENOENT') continue;
+      if (isReadOnly(error)) {
+        const hint = 'mount that for writing, once its disk has been checked';
+        throw new OpenError(`${path} is on a file system that is mounted read-only; ${hint}.`, {
+          cause: error,
+        });
+      }
       const use = path === folder ? 'written to' : 'read and written';
       throw new OpenError(
         `${path} may not be ${use} by this user (${code}); give it to the user that runs the server.`,

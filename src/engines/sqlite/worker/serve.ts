@@ -29,8 +29,8 @@ export function serve(
     post({ kind: 'opened' });
     port.on('message', (first: ToWorker) => server.onMessage(first));
   } catch (error) {
-    const isInUse = error instanceof OpenError && error.isInUse;
-    post({ kind: 'rejected', message: messageOf(error), isInUse });
+    const state = error instanceof OpenError ? error.state : null;
+    post({ kind: 'rejected', message: messageOf(error), state });
     port.close();
   }
 }
