@@ -12,6 +12,9 @@ export type Tree = Record<string, unknown>;
 /** The schema of the whole configuration. */
 export const ROOT: Schema = Options;
 
+/** Renamed options, each with its group. The old names work, with a warning. */
+export const RENAMED = [{ group: 'http', from: 'openMetrics', to: 'metricsWithoutLogin' }] as const;
+
 /** The schema of the entries of a map option; undefined if the option is not a map. */
 export function entrySchema(schema: Schema): Schema | undefined {
   return schema.patternProperties && Object.values(schema.patternProperties)[0];

@@ -15,6 +15,7 @@ import {
   describeType,
   entrySchema,
   mapStrings,
+  RENAMED,
   ROOT,
   schemaAt,
   segmentOf,
@@ -91,6 +92,11 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
     // The next variable may set an option below a value that this one gave in its short form.
     expandShortForms(tree);
   }
+  renameOptions(tree, (from, to, isRepeated) => {
+    warnings.push(`${sourceOf(from)}: ${pathText(from)} is now called ${pathText(to)}`);
+    if (isRepeated)
+      report(from, `is now called ${pathText(to)}, which is given as well`, 'Remove the old name');
+  });
   const filled = withDefaults(ROOT, tree) as Tree;
   checkTree(filled, report);
   if (problems.length > 0) throw new ConfigError(problems);
@@ -142,6 +148,21 @@ function checkNames(tree: Tree, report: Report, path: Path = []): void {
   for (const [key, value] of Object.entries(tree)) {
     if (key === '__proto__') report([...path, key], 'cannot be a name', 'Choose another name');
     else if (isRecord(value)) checkNames(value, report, [...path, key]);
+  }
+}
+
+/**
+ * Moves values from old option names to the new ones.
+ * @param onRenamed called for each old name in use; `isRepeated` if the new name is given as well
+ */
+function renameOptions(tree: Tree, onRenamed: (from: Path, to: Path, isRepeated: boolean) => void): void {
+  for (const { group, from, to } of RENAMED) {
+    const options = tree[group];
+    if (!isRecord(options) || !Object.hasOwn(options, from)) continue;
+    const isRepeated = Object.hasOwn(options, to);
+    if (!isRepeated) options[to] = options[from];
+    delete options[from];
+    onRenamed([group, from], [group, to], isRepeated);
   }
 }
 
@@ -304,7 +325,13 @@ function findTarget(variable: string): Target | null {
     if (secret?.schema.secret !== undefined) return { ...secret, fromFile: true };
   }
   const direct = resolveVariable(variable);
-  return direct && { ...direct, fromFile: false };
+  if (direct !== null) return { ...direct, fromFile: false };
+  for (const { group, from, to } of RENAMED) {
+    const path = [group, from];
+    if (variableName(path) === variable)
+      return { path, schema: schemaAt([group, to]) ?? {}, fromFile: false };
+  }
+  return null;
 }
 
 function resolveVariable(variable: string): { path: Path; schema: Schema } | null {

@@ -136,6 +136,25 @@ describe('The environment', () => {
     assert.match((await load(null, env)).warnings.join(), /PASSWORD_FILE.*chmod 600/);
   });
 
+  it('accepts the old name of an option with a warning, as the file does', async () => {
+    for (const [text, env, source] of [
+      ['http: { openMetrics: true }', {}, 'quayside.yaml'],
+      [null, { QUAYSIDE_HTTP__OPEN_METRICS: 'true' }, 'QUAYSIDE_HTTP__OPEN_METRICS'],
+      [null, { QUAYSIDE_HTTP: '{"openMetrics": true}' }, 'QUAYSIDE_HTTP'],
+    ] as const) {
+      const { config, warnings } = await load(text, env);
+      assert.equal(config.http.metricsWithoutLogin, true);
+      assert.equal('openMetrics' in config.http, false);
+      assert.equal(warnings.length, 1);
+      assert.match(
+        warnings[0] ?? '',
+        new RegExp(`${source}: http.openMetrics is now called http.metricsWithoutLogin$`),
+      );
+    }
+    const [twice] = await problemsOf('http: { openMetrics: true, metricsWithoutLogin: true }');
+    assert.match(twice?.problem ?? '', /is now called http\.metricsWithoutLogin, which is given as well/);
+  });
+
   it('suggests the right name for a misspelled variable', async () => {
     for (const [variable, meant] of [
       ['QUAYSIDE_HTTP_PORT', 'QUAYSIDE_HTTP__PORT'],
