@@ -4,24 +4,17 @@ import { LIMITS } from '../model/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { UserLimit } from '../util/user-limit.ts';
 import type { HttpCall } from './call.ts';
-import { bodyTooLong, requestTimeout, useBody } from './request.ts';
+import { useBody } from './request.ts';
 
 /** Listings of one user that may wait for an earlier one; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
 
 /**
- * Bodies larger than `bodyLimit` in memory at once: of one user, and of all. A user who has none never waits for other
- * users, whose clients may take a minute to send a body.
+ * Bodies larger than `bodyLimit` that are processed at once after they have arrived, which takes a few times their size:
+ * of one user, and of all. Clients cannot prolong it, so no user needs a guarantee.
  */
 const LARGE_BODIES_PER_USER = 2;
 const LARGE_BODIES = 4;
-/**
- * Large bodies processed at once after they have arrived, which takes a few times their size. Clients cannot prolong
- * it, so no user needs a guarantee.
- */
-const LARGE_BODIES_PROCESSED = 4;
-/** Large bodies of one user that may wait, unread in their sockets, for earlier ones; further ones are rejected. */
-const MAX_WAITING_BODIES = 100;
 
 /**
  * Bytes of responses that clients have not read yet: of one user, and of all. The body of an element that a take of
@@ -51,23 +44,8 @@ export class RequestLimits {
         `Listings run one at a time for each user, and ${MAX_WAITING_LISTINGS} are waiting; retry later, or read pages with limit.`,
       ),
   });
-  readonly #largeBodies = new ConcurrencyLimit({
-    perKey: LARGE_BODIES_PER_USER,
-    total: LARGE_BODIES,
-    guaranteed: 1,
-    maxWaiting: MAX_WAITING_BODIES,
-    rejection: () =>
-      overloaded(
-        `Large bodies are read ${LARGE_BODIES_PER_USER} at a time for each user, and ${MAX_WAITING_BODIES} are waiting; retry later, or send smaller ones.`,
-      ),
-  });
-  readonly #largeBodyWork = new ConcurrencyLimit({
-    perKey: LARGE_BODIES_PER_USER,
-    total: LARGE_BODIES_PROCESSED,
-    // No more bodies of one user can have arrived.
-    maxWaiting: LARGE_BODIES_PER_USER,
-    rejection: () => overloaded('Too many large bodies are being stored; retry later.'),
-  });
+  /** Any number may wait: `#bodies` bounds those that have arrived. */
+  readonly #largeBodies = new ConcurrencyLimit({ perKey: LARGE_BODIES_PER_USER, total: LARGE_BODIES });
   readonly #bodies: ConcurrencyLimit;
   /** Exports and imports, which take as long as their clients do. */
   readonly exports = new ConcurrencyLimit({
@@ -118,41 +96,14 @@ export class RequestLimits {
   }
 
   /**
-   * Reads a body that may be larger than `bodyLimit`, and calls `work` with it. A larger one, or one of unknown length,
-   * first waits for its turn to be read, so that few are in memory at once, then for its turn to be processed. Its time
-   * limit runs from its turn. Does not call `work` if the client disconnects before the end of the body.
-   * @param finish called with the result of `work`. It may take any time: other users' large bodies do not wait for it
-   * @throws QuaysideError `body-too-large`, `overloaded`, and what `work` and `finish` throw
+   * Reads a body that may be larger than `bodyLimit`, and resolves to the result of `work`, as `useBody`. A larger one
+   * waits for its turn to be processed.
    */
-  async readLargeInTurn<T>(
-    call: HttpCall,
-    maxBytes: number,
-    work: (body: Buffer) => Promise<T>,
-    finish?: (result: T) => Promise<void>,
-  ): Promise<void> {
-    const { contentLength } = call.head;
-    const { clock, options } = call.front.parts;
-    if (contentLength > maxBytes) throw bodyTooLong(contentLength, maxBytes);
-    if (contentLength >= 0 && contentLength <= options.bodyLimit) {
-      const result = await useBody(call, maxBytes, work);
-      if (result !== null) await finish?.(result);
-      return;
-    }
-    const { name } = call.user;
-    const { connection } = call;
-    connection.hasOwnTimeLimit = true;
-    try {
-      await this.#largeBodies.run(name, async () => {
-        const cancel = clock.after(options.requestTimeoutMs, () => call.fail(requestTimeout()));
-        const result = await useBody(call, maxBytes, (body) => {
-          cancel();
-          return this.#largeBodyWork.run(name, () => work(body));
-        }).finally(cancel);
-        if (result !== null) await finish?.(result);
-      });
-    } finally {
-      connection.hasOwnTimeLimit = false;
-    }
+  useLargeBody<T>(call: HttpCall, maxBytes: number, work: (body: Buffer) => Promise<T>): Promise<T | null> {
+    const { bodyLimit } = call.front.parts.options;
+    return useBody(call, maxBytes, (body) =>
+      body.length <= bodyLimit ? work(body) : this.#largeBodies.run(call.user.name, () => work(body)),
+    );
   }
 
   /**
@@ -183,22 +134,33 @@ export class RequestLimits {
   /**
    * Calls `read` when a body of at most this size may be read, perhaps before this returns. Without this limit, a user
    * could occupy a body of memory with each connection.
-   * @param read must call `release` once the body need no longer be in memory; calling it again has no effect
+   * @param read must call `release` once the body need no longer be in memory; calling it again has no effect.
+   * `hasWaited`: Node's time limit includes the wait, so the body needs one of its own
    * @param onRejected called instead, with `overloaded`, if too many bodies wait; by default, the call fails
    */
   holdBody(
     call: HttpCall,
     bytes: number,
-    read: (release: () => void) => void,
+    read: (release: () => void, hasWaited: boolean) => void,
     onRejected: (error: unknown) => void = (error) => call.fail(error),
   ): void {
     const user = call.login?.name ?? ANONYMOUS;
-    const start = (release: () => void): void => {
+    const start = (release: () => void, hasWaited: boolean): void => {
       if (call.isGone || call.response.headersSent) release();
-      else read(release);
+      else read(release, hasWaited);
     };
-    const release = this.#bodies.tryEnter(user, { size: bytes });
-    if (release !== null) start(release);
-    else this.#bodies.enter(user, { size: bytes }).then(start, onRejected);
+    const placed = this.#bodies.tryEnter(user, { size: bytes });
+    if (placed !== null) {
+      start(placed, false);
+      return;
+    }
+    const { connection } = call;
+    connection.hasOwnTimeLimit = true;
+    this.#bodies
+      .enter(user, { size: bytes })
+      .finally(() => {
+        connection.hasOwnTimeLimit = false;
+      })
+      .then((release) => start(release, true), onRejected);
   }
 }

@@ -311,10 +311,16 @@ function claimBody(
   front.limits.holdBody(
     call,
     maxBytes,
-    (release) => {
-      socket.once('close', release);
+    (release, hasWaited) => {
+      const endTimeLimit = hasWaited ? limitTime(call) : null;
+      const onClose = (): void => {
+        endTimeLimit?.();
+        release();
+      };
+      socket.once('close', onClose);
       start((body) => {
-        socket.off('close', release);
+        endTimeLimit?.();
+        socket.off('close', onClose);
         const used = onBody(body);
         // Not at the end of the connection: a body that is being stored is in memory although its client is gone.
         const isLarge = body !== null && body.length > UNCOUNTED_BYTES;
@@ -324,6 +330,18 @@ function claimBody(
     },
     onRejected,
   );
+}
+
+/** Limits the time from now until the body has arrived, in place of Node's limit. Returns a function that ends this. */
+function limitTime(call: HttpCall): () => void {
+  const { connection, front } = call;
+  const { clock, options } = front.parts;
+  connection.hasOwnTimeLimit = true;
+  const cancel = clock.after(options.requestTimeoutMs, () => call.fail(requestTimeout()));
+  return () => {
+    cancel();
+    connection.hasOwnTimeLimit = false;
+  };
 }
 
 /** The error of a body of too many bytes, that of a request or of an element. */

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { basic, sharedHarness } from './harness.ts';
+import { sharedHarness } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 import { linesOf, takeMany } from './takes.ts';
 
@@ -744,63 +744,6 @@ describe('Insert many: request bodies', () => {
     const path = `/q/N/${queue}/elements`;
     await until(() => harness().log.some(({ fields }) => fields.event === 'access' && fields.path === path));
     assert.deepEqual(await sizes(client, 'N', queue), { size: 0, schedSize: 0, resvSize: 0 });
-  });
-});
-
-describe('Large batch inserts', () => {
-  const users = ['ann', 'ben', 'cleo'].map((name) => ({ name, password: 'pw', rights: null }));
-  const harness = sharedHarness({ users, http: { bodyLimit: 1000 } });
-  const body = '{"text":"some text"}\n'.repeat(100);
-
-  /** Starts a request whose body never ends. */
-  const beginSlowly = async (user: string, queue: string): Promise<RawConnection> => {
-    const connection = await RawConnection.open(harness().port);
-    const authorization = `Authorization: ${basic(user, 'pw')}`;
-    const head = [
-      `POST /q/N/${queue}/elements HTTP/1.1`,
-      'Host: test',
-      authorization,
-      'Content-Length: 2000',
-    ];
-    const type = 'Content-Type: application/x-ndjson';
-    connection.send(rawRequest([...head, type, 'Expect: 100-continue'], body.slice(0, 1500)));
-    return connection;
-  };
-
-  it('wait for a free slot of their user without delaying other users', async () => {
-    const queue = harness().queue();
-    // Two bodies that never end occupy both of ann's slots.
-    const slow = await Promise.all([1, 2].map(() => beginSlowly('ann', queue)));
-    const ann = harness().client('ann:pw');
-    let isServed = false;
-    const waiting = ann.insertMany('N', queue, body, 'application/x-ndjson').then((answer) => {
-      isServed = true;
-      return answer;
-    });
-    const ben = harness().client('ben:pw');
-    assert.equal(inserted(await ben.insertMany('N', queue, body, 'application/x-ndjson')).ids.length, 100);
-    assert.equal(
-      inserted(await ann.insertLines('N', queue, [{ text: 'small ones do not wait' }])).ids.length,
-      1,
-    );
-    assert.equal(isServed, false);
-    slow[0]?.socket.destroy();
-    assert.equal(inserted(await waiting).ids.length, 100);
-    slow[1]?.socket.destroy();
-    assert.deepEqual(await sizes(ben, 'N', queue), { size: 201, schedSize: 0, resvSize: 0 });
-  });
-
-  it('of two users that send slowly, and more that wait behind them, do not delay a third user', async () => {
-    const queue = harness().queue();
-    const slow = await Promise.all(['ann', 'ben', 'ann', 'ben'].map((user) => beginSlowly(user, queue)));
-    for (const connection of slow) assert.equal((await connection.answers(1))[0]?.status, 100);
-    for (const user of ['ann', 'ben', 'ann', 'ben']) slow.push(await beginSlowly(user, queue));
-    const cleo = harness().client('cleo:pw');
-    for (let i = 0; i < 3; i += 1) {
-      const answer = await cleo.insertMany('N', queue, body, 'application/x-ndjson');
-      assert.equal(inserted(answer).ids.length, 100);
-    }
-    for (const connection of slow) connection.destroy();
   });
 });
 

@@ -324,7 +324,7 @@ describe('An element that HTTP cannot write', () => {
 describe('A client that disconnects in the middle of an insert', () => {
   const harness = sharedHarness({ http: { logsAccess: true } });
 
-  it('releases its slot for large inserts if it pipelined a batch behind a waiting call', async () => {
+  it('frees its place for bodies if it pipelined a batch behind a waiting call', async () => {
     const queue = harness().queue();
     const path = queuePath('N', queue);
     const insert = (...headers: string[]): string[] => [
@@ -336,7 +336,7 @@ describe('A client that disconnects in the middle of an insert', () => {
     ];
     const get = rawRequest([`GET ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
     const begun = rawRequest(insert('Transfer-Encoding: chunked'), '3\r\n{}\n\r\n');
-    // More than there are slots, but fewer than may wait for one.
+    // More than there are places, but fewer than may wait for one.
     const connections = await Promise.all(
       Array.from({ length: 20 }, async () => {
         const connection = await RawConnection.open(harness().port);

@@ -242,27 +242,27 @@ describe('Bodies of one user of whom 1000 wait', () => {
   const harness = sharedHarness({ http: { bodyLimit: 32 * MIB } });
   const CHUNKED = ['Host: test', AUTHORIZATION, 'Transfer-Encoding: chunked'];
 
-  const send = async (line: string, body = ''): Promise<RawConnection> => {
+  const announce = async (): Promise<RawConnection> => {
     const connection = await RawConnection.open(harness().port);
-    connection.send(rawRequest([line, ...CHUNKED], body));
+    connection.send(rawRequest(['PUT /q/N/q HTTP/1.1', 'Expect: 100-continue', ...CHUNKED]));
     return connection;
   };
-  const sendLarge = async (line: string, body: string): Promise<RawAnswer | undefined> => {
-    const connection = await send(line, `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`);
-    return (await connection.answers(1))[0];
-  };
-  const insertMany = () =>
-    sendLarge('POST /q/N/many/elements HTTP/1.1\r\nContent-Type: application/x-ndjson', '{"text":"a"}');
+  const INSERT_MANY = rawRequest(
+    ['POST /q/N/many/elements HTTP/1.1', 'Content-Type: application/x-ndjson', ...CHUNKED],
+    'c\r\n{"text":"a"}\r\n0\r\n\r\n',
+  );
 
-  it('are rejected, and those that are large occupy no turn from then on', async () => {
-    const announce = () => send('PUT /q/N/q HTTP/1.1\r\nExpect: 100-continue');
+  it('are rejected, and leave nothing on their connection', async (t) => {
     // Each may have 32 MiB, so four occupy all that the user may have.
     const read = await Promise.all(Array.from({ length: 4 }, announce));
     for (const connection of read) assert.equal((await connection.answers(1))[0]?.status, 100);
     const waiting = await Promise.all(Array.from({ length: 1001 }, announce));
     await until(() => waiting.some(({ received }) => received !== ''));
-    assert.equal(codeOf(await insertMany()), 'overloaded');
-    assert.equal(codeOf(await sendLarge('PUT /definitions HTTP/1.1', '{}')), 'overloaded');
+    const warning = t.mock.method(process, 'emitWarning', () => {});
+    const connection = await RawConnection.open(harness().port);
+    connection.send(Buffer.concat(Array.from({ length: 12 }, () => INSERT_MANY)));
+    for (const answer of await connection.answers(12)) assert.equal(codeOf(answer), 'overloaded');
+    assert.equal(warning.mock.callCount(), 0);
     assert.equal(waiting.filter(({ received }) => received !== '').length, 1);
     for (const connection of [...read, ...waiting]) connection.destroy();
     // The server has noticed that when it reads another body.
@@ -272,7 +272,9 @@ describe('Bodies of one user of whom 1000 wait', () => {
       connection.destroy();
       return answer?.status === 100;
     });
-    assert.equal((await insertMany())?.status, 200);
+    connection.send(INSERT_MANY);
+    assert.equal((await connection.answers(13)).at(-1)?.status, 200);
+    connection.destroy();
   });
 });
 
@@ -335,7 +337,7 @@ describe('Expect: 100-continue', () => {
 
 describe('Requests that take too long to arrive', () => {
   const harness = sharedHarness({
-    http: { headersTimeoutMs: 100, requestTimeoutMs: 200, keepAliveTimeoutMs: 1 },
+    http: { bodyLimit: 32 * MIB, headersTimeoutMs: 100, requestTimeoutMs: 200, keepAliveTimeoutMs: 1 },
   });
 
   const slow: readonly (readonly [string, Buffer | string])[] = [
@@ -364,30 +366,33 @@ describe('Requests that take too long to arrive', () => {
     assert.equal((await waiting).status, 200);
   });
 
-  it('do not include large bodies that wait for their turn', async () => {
-    const head = [
-      'POST /q/N/large/elements HTTP/1.1',
-      'Host: test',
-      AUTHORIZATION,
-      'Content-Type: application/x-ndjson',
-      'Transfer-Encoding: chunked',
-    ];
-    const reading = [await RawConnection.open(harness().port), await RawConnection.open(harness().port)];
-    for (const connection of reading) {
-      connection.send(rawRequest([...head, 'Expect: 100-continue']));
-      assert.equal((await connection.answers(1))[0]?.status, 100, 'the server reads its body');
-    }
-    const waiting = await RawConnection.open(harness().port);
-    // More than the server reads before its turn.
-    const line = `{"text":"${'x'.repeat(500_000)}"}`;
-    waiting.send(rawRequest(head, `${line.length.toString(16)}\r\n${line}\r\n0\r\n\r\n`));
+  it('do not include bodies that wait for their place until others are stored', async (t) => {
+    const held = holdInserts(harness().opened.engine.storage);
+    t.after(held.release);
+    const send = async (...lines: string[]): Promise<RawConnection> => {
+      const connection = await RawConnection.open(harness().port);
+      t.after(() => connection.destroy());
+      connection.send(rawRequest(['PUT /q/N/place HTTP/1.1', 'Host: test', AUTHORIZATION, ...lines]));
+      return connection;
+    };
+    // Each counts as 32 MiB, since its length is not known: four occupy all that the user may have.
+    const body = 'x'.repeat(70_000);
+    const storing = await Promise.all(Array.from({ length: 4 }, () => send('Transfer-Encoding: chunked')));
+    for (const { socket } of storing) socket.write(`${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`);
+    await until(() => held.total === storing.length * body.length);
+    const [whole, slow] = [await send('Content-Length: 70000'), await send('Content-Length: 70000')];
+    whole.socket.write(body);
+    slow.socket.write(body.slice(1));
     // The check that ends this slow request has examined the others, too.
     await exchange(harness().port, put('Content-Length: 10'));
-    assert.equal(waiting.received, '');
+    assert.equal(whole.received + slow.received, '');
+    held.release();
+    assert.equal((await whole.answers(1))[0]?.status, 200);
+    // Its time begins when the server reads it.
+    await exchange(harness().port, put('Content-Length: 10'));
+    assert.equal(slow.received, '');
     await harness().passTime(200);
-    for (const connection of reading) assert.equal((await connection.untilClosed()).at(-1)?.status, 408);
-    assert.equal((await waiting.answers(1))[0]?.status, 200);
-    waiting.destroy();
+    assert.equal((await slow.untilClosed()).at(-1)?.status, 408);
   });
 
   it('do not affect idle connections, which end without an error', async () => {

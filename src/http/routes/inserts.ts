@@ -142,13 +142,13 @@ export const insertRoutes: readonly Route[] = [
       }),
     ],
     problems: insertProblems,
-    handle(call, defaults) {
+    async handle(call, defaults) {
       const { bodyLimit, batchBytes } = call.front.parts.options;
       const read = elementsReader(call.head, bodyLimit);
       const key = idempotencyKeyOf(call.head);
       const request = key === null ? null : { key, fingerprint: new RequestFingerprint() };
       const toElement = elementMaker(call, defaults, request?.fingerprint);
-      return call.front.limits.readLargeInTurn(call, batchBytes, (body) =>
+      await call.front.limits.useLargeBody(call, batchBytes, (body) =>
         insertMany(call, read(body), toElement, request),
       );
     },

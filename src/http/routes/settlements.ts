@@ -225,11 +225,11 @@ export const settleRoutes: readonly Route[] = [
     request: SettleManyRequest,
     responses: [json('The outcome of each, in the order of the request.', SettledMany)],
     problems: ['not-supported'],
-    handle(call) {
+    async handle(call) {
       requireCapability(call.namespace, 'reserve');
       const { batchBytes, batchCount } = call.front.parts.options;
       const maxBytes = Math.min(batchBytes, MAX_SETTLE_BYTES);
-      return call.front.limits.readLargeInTurn(call, maxBytes, async (body) => {
+      await call.front.limits.useLargeBody(call, maxBytes, async (body) => {
         // It is parsed synchronously: 4 MiB with many values take up to a second. Counting takes 10 ms.
         const maxValues = ITEM_VALUES * batchCount + OUTER_VALUES;
         if (hasMoreValues(body.toString('latin1'), maxValues)) throw tooManyValues(batchCount);
