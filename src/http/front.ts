@@ -50,9 +50,6 @@ const HIGH_LOAD_MS = 2_000;
 /** The property of a socket that has its `HttpConnection`. */
 const CONNECTION = Symbol('connection');
 
-/** Responses that {@link Front.respondInTurn} sends in one turn of the event loop. */
-const RESPONSES_PER_TURN = 50;
-
 /**
  * Authenticates each request, checks it and passes it to its route. One instance serves all connections of a server.
  */
@@ -71,8 +68,6 @@ export class Front {
   readonly #startedAt: string;
   /** Requests in this turn of the event loop, by connection on which nobody has logged in. */
   readonly #anonymousRequests = new Map<HttpConnection, number>();
-  /** See `respondInTurn`. */
-  readonly #pendingResponses: (() => void)[] = [];
   /** Open connections. */
   readonly #connections = new Set<HttpConnection>();
   readonly #connectionLimit: UserLimit;
@@ -212,19 +207,6 @@ export class Front {
       queueMicrotask(() => connection.startInTurn(() => withinSpan(call, start)));
     });
   }
-
-  /**
-   * Responds to a client that closed its half of the connection, most often because it is gone. Thousands may
-   * disconnect at once, and a response takes 50 µs, so other requests are served between groups of responses.
-   */
-  respondInTurn(respond: () => void): void {
-    if (this.#pendingResponses.push(respond) === 1) setImmediate(this.#respondToSome);
-  }
-
-  readonly #respondToSome = (): void => {
-    for (const respond of this.#pendingResponses.splice(0, RESPONSES_PER_TURN)) respond();
-    if (this.#pendingResponses.length > 0) setImmediate(this.#respondToSome);
-  };
 
   /** Whether a request to upgrade its connection goes to {@link upgrade}; others are handled like any request. */
   isUpgrade({ method, url = '', rawHeaders }: HttpRequest): boolean {

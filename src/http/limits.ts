@@ -10,8 +10,8 @@ import { useBody } from './request.ts';
 const MAX_WAITING_LISTINGS = 16;
 
 /**
- * Bodies larger than `bodyLimit` that are processed at once after they have arrived, which takes a few times their size:
- * of one user, and of all. Clients cannot prolong it, so no user needs a guarantee.
+ * Bodies larger than `bodyLimit` that are processed at once, which takes a few times their size: of one user, and of
+ * all. They have arrived by then, so clients cannot prolong it, and no user needs a guarantee.
  */
 const LARGE_BODIES_PER_USER = 2;
 const LARGE_BODIES = 4;

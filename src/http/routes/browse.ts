@@ -166,7 +166,7 @@ function summaryRecord(summary: DeadLetterSummary): DeadLetterQueue {
   };
 }
 
-function pageJson({ matches, ...rest }: SearchPage, bodyMode: ShownBody): Generator<string> {
-  const end = `],${JSON.stringify(rest).slice(1)}`;
+function pageJson({ matches, next, ...rest }: SearchPage, bodyMode: ShownBody): Generator<string> {
+  const end = `],${JSON.stringify({ next, ...rest }).slice(1)}`;
   return jsonPieces('{"elements":[', matches, (delivery) => browsedElement(delivery, bodyMode), end);
 }

@@ -512,13 +512,13 @@ class Take implements Sink, WaitingCall {
   }
 
   #abandonWait(reason: () => QuaysideError): void {
-    const { response, front } = this.#call;
+    const { response, connection } = this.#call;
     // A client that half-closed after the delivery still reads, so only the close of the connection returns the
     // elements. A long response is built in several turns before its first byte is written; without the check of
     // `#unsent` it would still be written after its elements were returned.
     if (this.#unsent.length > 0 || response.headersSent || this.#call.isGone) return;
     this.#abandon();
-    front.respondInTurn(() => {
+    connection.respondInTurn(() => {
       if (!response.headersSent && !this.#call.isGone) this.#call.fail(reason());
     });
   }
