@@ -71,13 +71,6 @@ describe('An AMQP connection', () => {
     assert.deepEqual([await bodyOf(), await bodyOf()], ['body', 'bodybodybody']);
   });
 
-  it('allows a sender and a receiver of the same name', async () => {
-    const client = await node.rawClient(begin(), attachSender({ name: 'q' }));
-    client.write(attachReceiver({ name: 'q', handle: 1 }));
-    for (const _ of [1, 2]) assert.ok((await client.until(KIND.attach)).includes(str('q')));
-    assert.deepEqual([node.server.counts.links, node.server.counts.subscriptions], [2, 1]);
-  });
-
   it('rejects links of transaction controllers and keeps the other links', async () => {
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);

@@ -141,14 +141,6 @@ describe('the unsettled capacity of a session', () => {
     await sendAll();
   });
 
-  it('is not used by messages of a client with rcv-settle-mode second that never settles', async () => {
-    const sender = await client.sender('N/few', { rcv_settle_mode: 1, autosettle: false });
-    const { kind } = await sender.send({ body: 'x' });
-    assert.equal(kind, 'accepted');
-    await sender.close();
-    await sendAll();
-  });
-
   it('is restored after a client detached a link before its message was answered', async () => {
     const fields = { rcv_settle_mode: 1, autosettle: false };
     const first = await client.sender('N/few', fields);

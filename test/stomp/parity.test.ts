@@ -128,18 +128,6 @@ describe('an element inserted and consumed over HTTP and STOMP', () => {
     await second.disconnect();
   });
 
-  it('consumers: of STOMP are listed and cancelled over HTTP', async () => {
-    const queue = harness.queue();
-    const client = await connect();
-    await client.ask('SUBSCRIBE', { destination: to(queue), id: 's' });
-    const [listed, ...others] = jsonOf<{ tid: string; callback: string }[]>(await http.consumers('N', queue));
-    assert.equal(others.length, 0);
-    assert.equal(listed?.callback, 'set');
-    assert.equal((await http.cancel('N', queue, listed?.tid ?? '')).status, 200);
-    assert.equal((await client.expectError('pop-cancelled')).headers.get('subscription'), 's');
-    assert.deepEqual(jsonOf(await http.consumers('N', queue)), []);
-  });
-
   it('refused headers: all other headers are returned unchanged over both protocols', async () => {
     let kept = 0;
     let refused = 0;
