@@ -112,8 +112,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   readonly #server: SessionServer;
   readonly #parse: ParseDestination;
   readonly #closed = Promise.withResolvers<void>();
-  #isFilling = false;
-  #spareBytes = 0;
+  /** See `spareBytes`; null while consumers are not filled together. */
+  #spareBytes: number | null = null;
   /** Consumers to fill at the end of this turn. */
   readonly #toFill = new Set<SessionConsumer>();
   #state: State = 'new';
@@ -218,9 +218,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
 
   /** How many bytes consumers that are filled now may request together, besides takes in progress. */
   get spareBytes(): number {
-    // Once for all that are filled together.
-    if (!this.#isFilling) this.countTaking();
-    return this.#spareBytes;
+    return this.#spareBytes ?? this.#countSpareBytes();
   }
 
   get isOpen(): boolean {
@@ -371,7 +369,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   /** Call when `openBytes` has changed. */
-  protected countHeld(): void {
+  countHeld(): void {
     const bytes = this.work.bytes + this.openBytes;
     this.#countHeld?.(bytes > UNCOUNTED_BYTES ? bytes : 0);
   }
@@ -386,7 +384,6 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     return {
       clock: this.clock,
       counts: this.counts,
-      stallTimeoutMs: this.#server.options.stallTimeoutMs,
       onCapacity: () => this.onCapacity(),
     };
   }
@@ -654,23 +651,22 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
    * Counts what takes in progress may bring. Without it, 64 consumers of full queues returned up to half as many
    * elements as the client got, if the engine was slow.
    */
-  protected countTaking(): void {
+  #countSpareBytes(): number {
     let bytes = this.writer.bytes + this.queuedBytes;
     for (const { takingBytes } of this.consumers) bytes += takingBytes;
-    this.#spareBytes = MAX_OUTPUT_BYTES - bytes;
+    return MAX_OUTPUT_BYTES - bytes;
   }
 
   #fill(consumers: Iterable<SessionConsumer>): void {
     let takers = 0;
     for (const { canTake } of consumers) if (canTake) takers += 1;
     this.takers = Math.max(1, takers);
-    if (takers > 0) this.countTaking();
-    this.#isFilling = true;
+    if (takers > 0) this.#spareBytes = this.#countSpareBytes();
     for (const consumer of consumers) {
       // Elements taken for an ending session would only have to be returned.
       if (!this.isEnding) this.guard(() => consumer.fill());
     }
-    this.#isFilling = false;
+    this.#spareBytes = null;
     this.takers = 1;
   }
 

@@ -77,11 +77,7 @@ export class StompSession extends ClientSession<string, string> {
     this.input = new FrameParser({ headBytes, headers, bodyBytes: bodyLimit });
     this.writer = new StompWriter(socket, this.writerOptions, trailingNewline);
     this.subscriptions = new Subscriptions(this);
-    this.transactions = new Transactions(
-      bodyLimit,
-      (bytes) => this.#checkOpen(bytes),
-      () => this.countHeld(),
-    );
+    this.transactions = new Transactions(this, bodyLimit);
     this.expectWithin(loginTimeoutMs, `No complete CONNECT frame arrived within ${loginTimeoutMs} ms.`);
   }
 
@@ -196,7 +192,7 @@ export class StompSession extends ClientSession<string, string> {
   }
 
   /** @throws QuaysideError `overloaded` if the open transactions may not have so many bytes */
-  #checkOpen(bytes: number): void {
+  checkOpen(bytes: number): void {
     if (bytes > UNCOUNTED_BYTES && this.#server.bodies.isFull(this.owner)) throw tooManyBytes();
   }
 

@@ -11,22 +11,17 @@ import { malformed } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
 import { storedId, unknownIdMessage } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
+import type { StompSession } from './session.ts';
 import type { StompSubscription } from './subscriptions.ts';
 
 /** The open transactions of one session, with limits on their total size. */
 export class Transactions {
+  readonly #session: StompSession;
   readonly #maxBytes: number;
   readonly #open = new Map<string, Transaction>();
-  readonly #check: (bytes: number) => void;
-  readonly #onChange: () => void;
 
-  /**
-   * @param check throws if all may not have so many bytes
-   * @param onChange called when `bytes` has changed
-   */
-  constructor(bodyLimit: number, check: (bytes: number) => void, onChange: () => void) {
-    this.#check = check;
-    this.#onChange = onChange;
+  constructor(session: StompSession, bodyLimit: number) {
+    this.#session = session;
     const { transactionBodies, transactionBytes } = STOMP_LIMITS;
     this.#maxBytes = Math.min(transactionBodies * bodyLimit, transactionBytes);
   }
@@ -58,7 +53,7 @@ export class Transactions {
 
   /**
    * Removes and returns a transaction, so that its id is free again. The caller counts its bytes as pending before
-   * anything else changes; `onChange` is not called, as other sessions would get what it occupies.
+   * anything else changes; `countHeld` is not called, as other sessions would get what it occupies.
    * @throws QuaysideError `malformed-request`
    */
   startCommit(id: string): Transaction {
@@ -75,7 +70,7 @@ export class Transactions {
     const transaction = this.find(id);
     this.#open.delete(id);
     transaction.abort();
-    this.#onChange();
+    this.#session.countHeld();
   }
 
   /** Bytes of bodies and element headers. */
@@ -88,7 +83,7 @@ export class Transactions {
   /** Drops all transactions. Elements that they would have settled return with their subscriptions. */
   clear(): void {
     this.#open.clear();
-    this.#onChange();
+    this.#session.countHeld();
   }
 
   /** Adds to a transaction. @throws QuaysideError `overloaded` if the open transactions may not grow by this much */
@@ -102,10 +97,10 @@ export class Transactions {
         `Open transactions would hold ${frames} frames and ${bytes} bytes of bodies and headers. Allowed together: ${transactionFrames} and ${this.#maxBytes}.`,
       );
     }
-    if (moreBytes > 0) this.#check(bytes);
+    if (moreBytes > 0) this.#session.checkOpen(bytes);
     grown.frames += moreFrames;
     grown.bytes += moreBytes;
-    this.#onChange();
+    this.#session.countHeld();
   }
 }
 
