@@ -26,7 +26,7 @@ type ListenerName = keyof typeof SCHEMES;
 export const FRONT_ENDS = ['http', 'stomp', 'amqp'] as const satisfies readonly ListenerName[];
 
 /** The options that all front ends share, with TLS files already read. */
-type ListenerSettings = Omit<SessionOptions, 'loginTimeoutMs' | 'stallTimeoutMs'>;
+type ListenerSettings = Omit<SessionOptions, 'loginTimeoutMs'>;
 
 /**
  * Reads the options of a front end and validates its certificate. Null if it has no port, which disables it.

@@ -49,8 +49,6 @@ export interface SessionOptions {
   readonly maxSockets: number;
   /** How long a client may take for its TLS handshake, and then to send its login. */
   readonly loginTimeoutMs: number;
-  /** How long a client may read none of the bytes that wait for it. */
-  readonly stallTimeoutMs: number;
   /** How long `stop` waits for sessions to end before it cuts their connections. */
   readonly drainMs: number;
   /** Whether the end of each connection is logged at level `info`. */
@@ -65,7 +63,6 @@ export const SESSION_DEFAULTS: Omit<SessionOptions, 'port'> = {
   trustedProxies: new Networks([]),
   maxSockets: 10_000,
   loginTimeoutMs: 10_000,
-  stallTimeoutMs: 90_000,
   drainMs: 10_000,
   logsAccess: false,
 };

@@ -30,8 +30,6 @@ export interface ClientSocket extends Duplex {
 export interface WriterOptions {
   readonly clock: Clock;
   readonly counts: SessionCounts;
-  /** If the client reads nothing for this long, the connection is cut. */
-  readonly stallTimeoutMs: number;
   /** Called when capacity may have grown. */
   onCapacity(): void;
 }
@@ -41,6 +39,8 @@ export interface WriterOptions {
  * how much the client saw; small writes keep that uncertainty small.
  */
 const CHUNK_BYTES = 16 * 1024;
+/** If a client reads none of the bytes that wait for it for this long, its connection is cut. */
+export const STALL_TIMEOUT_MS = 90_000;
 /** Consumers send more while fewer bytes than this wait. With 1,000 slow readers, up to 64 MB wait. */
 const CAPACITY_BYTES = 64 * 1024;
 
@@ -221,9 +221,8 @@ export class SocketWriter {
 
   /** A large body is one write: while the kernel takes more of it, however slowly, the client is reading. */
   #planStallCheck(): void {
-    const { clock, stallTimeoutMs } = this.#options;
     const before = unsentBytes(this.#socket);
-    this.#cancelStall = clock.after(stallTimeoutMs, () => {
+    this.#cancelStall = this.#options.clock.after(STALL_TIMEOUT_MS, () => {
       if (unsentBytes(this.#socket) === before) this.#socket.destroy();
       else this.#planStallCheck();
     });

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Storage } from '../../src/engine/storage.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { FINISH_MS } from '../../src/session/client-session.ts';
-import { STOMP_DEFAULTS } from '../../src/stomp/options.ts';
+import { STALL_TIMEOUT_MS } from '../../src/session/socket-writer.ts';
 import { until } from '../support/until.ts';
 import type { StompClient } from './client.ts';
 import { StompNode, stalled } from './node.ts';
@@ -152,7 +152,7 @@ describe('a DISCONNECT after other frames', () => {
       await until(() => node.server.describeSessions().length === 0);
       // The client's messages are back in the engine, and the receipt waits behind the pending write.
       await until(async () => (await node.sizes('large')).reserved === 0);
-      node.clock.advance(STOMP_DEFAULTS.stallTimeoutMs - 1);
+      node.clock.advance(STALL_TIMEOUT_MS - 1);
       if (stops) {
         const stopped = node.server.stop();
         node.clock.advance(2_000);

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { STALL_TIMEOUT_MS } from '../../src/session/socket-writer.ts';
 import { STOMP_DEFAULTS, type StompOptions } from '../../src/stomp/options.ts';
 import { StompServer } from '../../src/stomp/session.ts';
 import { openFor, SessionNode, type SessionNodeOptions, stalled } from '../support/session-node.ts';
@@ -67,7 +68,7 @@ export async function readSlowly(node: StompNode, client: StompClient): Promise<
     await until(() => bytes >= read);
     client.socket.pause();
     assert.equal(node.server.counts.stalled, 1);
-    node.clock.advance(STOMP_DEFAULTS.stallTimeoutMs);
+    node.clock.advance(STALL_TIMEOUT_MS);
   }
   client.socket.resume();
   await until(() => bytes > size && node.server.counts.stalled === 0);

@@ -21,12 +21,7 @@ it('a connection that is lost during a write reports the last MESSAGE of that wr
   const socket = new StuckSocket();
   const writer = new StompWriter(
     socket as unknown as Socket,
-    {
-      clock: new FakeClock(),
-      counts: zeroCounts(),
-      stallTimeoutMs: 1000,
-      onCapacity: () => {},
-    },
+    { clock: new FakeClock(), counts: zeroCounts(), onCapacity: () => {} },
     true,
   );
   const lost: number[] = [];
