@@ -8,6 +8,7 @@ import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import { SeriesLimit } from './activity.ts';
+import { AppliedChanges } from './applied-changes.ts';
 import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
 import { EnginePermits } from './engine-permits.ts';
 import { checkMigration, Migration, MigrationTargetMissing } from './migration.ts';
@@ -48,6 +49,7 @@ interface ServingNode extends NodeInfo {
 export class Broker implements Service {
   /** Questions between nodes, for listings that cover all of them. */
   readonly questions: Questions;
+  readonly appliedChanges: AppliedChanges;
   readonly #waitingLimit: UserLimit;
   readonly #namespaces = new Map<string, Namespace>();
   readonly #engines = new Map<Storage, SharedOfEngine>();
@@ -69,7 +71,9 @@ export class Broker implements Service {
       log: options.log,
       channels: () => this.namespaces().map(({ cluster }) => cluster),
     });
+    this.appliedChanges = new AppliedChanges(this.questions, id);
     this.#shared = {
+      appliedChanges: this.appliedChanges,
       pauseFlags: this.#cachesOf(options, 'queue', 'a pause flag', (namespace, ...change) =>
         namespace.onPauseFlag(...change),
       ),
@@ -101,6 +105,7 @@ export class Broker implements Service {
       const namespace = new Namespace(setup, this.#shared, this.#engineOf(setup.storage));
       this.#namespaces.set(namespace.name, namespace);
     }
+    this.appliedChanges.onChange('queue', (ns, key) => this.namespace(ns).readDefinitions(key));
   }
 
   /** @throws VariantConflict, MigrationTargetMissing */

@@ -21,6 +21,7 @@ import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
+import type { AppliedChanges } from './applied-changes.ts';
 import type { Capabilities } from './capabilities.ts';
 import { type Capacity, namespaceCapacity, queueCapacity } from './capacity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
@@ -53,6 +54,7 @@ export interface Shared {
   /** This node, as it describes itself to others. */
   readonly self: NodeInfo;
   readonly questions: Questions;
+  readonly appliedChanges: AppliedChanges;
   /** Called when another node appears in a namespace, or changes its configuration. */
   readonly noteNode: (node: NodeInfo) => void;
   /** The pause flags of the queues of all namespaces. */
@@ -575,7 +577,7 @@ export class Namespace {
       await laterStep(definitions.delete('queue-options', definition, 'any'));
     }
     // A new queue of this name may have a pause flag or options by now.
-    await laterStep(Promise.all([this.#pauseFlags.read(definition), this.#storedOptions.read(definition)]));
+    await laterStep(this.readDefinitions(definition));
     this.noteDeleted(key);
     this.cluster.announceDeletion(key.name);
     return true;
@@ -657,6 +659,19 @@ export class Namespace {
       // The next reload reads the names of all queues.
       () => {},
     );
+  }
+
+  /**
+   * Waits until the other nodes have applied what this one stored of a queue, or its deletion; see `AppliedChanges`. A
+   * node has received the signal of a deletion by then, since signals keep their order.
+   */
+  othersHave(queue: QueueKey): Promise<void> {
+    return this.#shared.appliedChanges.wait('queue', this, queueDefinitionKey(queue));
+  }
+
+  /** Reads the pause flag and the stored options of a queue again. @throws as `Definitions.get` */
+  async readDefinitions(key: string): Promise<void> {
+    await Promise.all([this.#pauseFlags.read(key), this.#storedOptions.read(key)]);
   }
 
   /** The stored pause flag of a queue changed; null: it has none any more. */

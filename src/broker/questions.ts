@@ -101,8 +101,9 @@ interface WireQuestion {
 }
 
 /**
- * Questions between nodes, for listings that cover all of them. A question is a signal, which may be lost: a node that
- * does not reply within a second is reported as missing, and the replies of the others are returned.
+ * Questions between nodes, for listings that cover all of them and for changes that all of them apply. A question is a
+ * signal, which may be lost: a node that does not reply within a second is reported as missing, and the replies of the
+ * others are returned.
  */
 export class Questions {
   readonly #options: QuestionsOptions;

@@ -143,6 +143,10 @@ export class Exchanges implements Service {
           ? log.warn({ err }, 'exchanges could not be read again')
           : log.warn({ err, exchange }, 'an exchange that changed could not be read yet'),
     });
+    const { broker } = options;
+    broker.appliedChanges.onChange('exchange', (ns, key) =>
+      this.#caches.of(broker.namespace(ns).currentDefinitions).read(key),
+    );
   }
 
   async start(): Promise<void> {
@@ -435,6 +439,16 @@ export class Exchanges implements Service {
         this.#follow(definitions, key, null);
       }
     });
+  }
+
+  /**
+   * Waits until the other nodes have applied what this one stored of an exchange, or its deletion; see
+   * `AppliedChanges`.
+   * @param ns the namespace of its source
+   */
+  othersHave(key: string, ns: string): Promise<void> {
+    const { broker } = this.#options;
+    return broker.appliedChanges.wait('exchange', broker.namespace(ns), key);
   }
 
   /**

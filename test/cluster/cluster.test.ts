@@ -135,6 +135,57 @@ for (const { name, start } of MODES) {
       assert.deepEqual((await Promise.all(gets)).map(({ body }) => body.toString()).sort(), ['1', '2']);
     });
 
+    it('apply a pause, a resume and a deletion on all nodes before they are answered', async () => {
+      for (const round of [1, 2, 3, 4, 5]) {
+        const queue = `settled-${round}`;
+        await nodes.client(0).insert('N', queue, 'kept');
+        await nodes.client(0).pause('N', queue);
+        assert.equal((await nodes.client(1).get('N', queue, { to: 0 })).status, 504, 'paused');
+        await nodes.client(2).resume('N', queue);
+        assert.equal((await nodes.client(1).get('N', queue, { to: 0 })).status, 200, 'resumed');
+        await nodes.client(1).pause('N', queue);
+        assert.equal((await nodes.client(0).request('DELETE', `/q/N/${queue}?force=1`)).status, 204);
+        assert.equal(jsonOf(await nodes.client(2).paused('N', queue)), false, 'deleted');
+      }
+    });
+
+    it('apply options of a queue on all nodes before the request that stores them is answered', async () => {
+      const leaseAt = async (at: number): Promise<number> =>
+        jsonOf<{ effective: { lease: number } }>(
+          await nodes.client(at).request('GET', '/q/N/settled/options'),
+        ).effective.lease;
+      const before = await leaseAt(1);
+      for (const lease of [7, 8, 9, 10, 11]) {
+        const body = JSON.stringify({ lease });
+        await nodes.client(0).request('PUT', '/q/N/settled/options', { body });
+        assert.equal(await leaseAt(1), lease);
+      }
+      await nodes.client(2).request('DELETE', '/q/N/settled/options');
+      assert.equal(await leaseAt(1), before);
+    });
+
+    it('have the same view of an exchange when its creation, stop, start or deletion is answered', async () => {
+      const body = JSON.stringify({
+        src: { ns: 'N', queue: 'settled-from' },
+        dst: [{ ns: 'N', queue: 'settled-to' }],
+        consumer: {},
+      });
+      for (const round of [1, 2, 3, 4, 5]) {
+        const path = `/x/settled-${round}`;
+        const stoppedAt = async (at: number): Promise<unknown> =>
+          jsonOf<{ stopped: unknown }>(await nodes.client(at).request('GET', path)).stopped;
+        await nodes.client(0).request('PUT', path, { body });
+        const listed = jsonOf<object>(await nodes.client(1).request('GET', '/x'));
+        assert.ok(`settled-${round}` in listed, 'created');
+        await nodes.client(1).request('POST', `${path}/stop`);
+        assert.equal(await stoppedAt(2), true);
+        await nodes.client(2).request('POST', `${path}/start`);
+        assert.equal(await stoppedAt(0), false);
+        await nodes.client(0).request('DELETE', path);
+        assert.equal((await nodes.client(1).request('GET', path)).status, 404, 'deleted');
+      }
+    });
+
     it('cancel a call blocked on another node', async () => {
       const got = nodes.client(0).get('N', 'cancelled', { to: 20_000, tid: 'enough' });
       await eventually('the get waits', async () => (await tidsAt(2, 'cancelled')).includes('enough'));

@@ -145,12 +145,14 @@ export const exchangeRoutes: readonly Route[] = [
         const { exchanges } = call.front.parts;
         if (call.head.ifMatch === null) {
           const loops = await exchanges.create(id, declaration, call.user);
+          await exchanges.othersHave(await keyFromPath(call), declaration.src.ns);
           call.sendEmpty(201, loopsHeader(loops));
           return;
         }
         const change = { declaration, caller: call.user, versions: readVersions(call.head) };
         const key = await keyFromPath(call);
         const loops = await exchanges.change(key, change, (present) => checkControl(call.user, key, present));
+        await exchanges.othersHave(key, declaration.src.ns);
         const etag = ['etag', entityTag(versionOf(declaration))];
         call.sendEmpty(201, [...etag, ...configuredNote(call, key), ...loopsHeader(loops)]);
       });
@@ -169,9 +171,11 @@ export const exchangeRoutes: readonly Route[] = [
       async handle(call) {
         const { exchanges } = call.front.parts;
         const key = await keyFromPath(call);
-        const check = (declaration: Declaration): void => checkControl(call.user, key, declaration);
-        if (verb === 'stop') await exchanges.stopExchange(key, check);
-        else await exchanges.startExchange(key, check, call.user);
+        await onAllNodes(call, key, (check) =>
+          verb === 'stop'
+            ? exchanges.stopExchange(key, check)
+            : exchanges.startExchange(key, check, call.user),
+        );
         call.sendEmpty(201);
       },
     }),
@@ -187,9 +191,7 @@ export const exchangeRoutes: readonly Route[] = [
     problems: [...idProblems, 'forbidden'],
     async handle(call) {
       const key = await keyFromPath(call);
-      await call.front.parts.exchanges.delete(key, (declaration) =>
-        checkControl(call.user, key, declaration),
-      );
+      await onAllNodes(call, key, (check) => call.front.parts.exchanges.delete(key, check));
       call.sendEmpty(201, configuredNote(call, key));
     },
   }),
@@ -258,6 +260,23 @@ function checkControl(user: User, key: string, declaration: Declaration): void {
     throw new QuaysideError('forbidden', 'This needs the right write in the namespace of each destination.');
   }
   checkDeclaration(user, declaration);
+}
+
+/**
+ * Changes an exchange, and waits until the other nodes have applied the change.
+ * @param change calls `check` with the present declaration, which throws if the user may not change it
+ */
+async function onAllNodes(
+  call: HttpCall,
+  key: string,
+  change: (check: (present: Declaration) => void) => Promise<void>,
+): Promise<void> {
+  let ns: string | null = null;
+  await change((present) => {
+    checkControl(call.user, key, present);
+    ns ??= present.src.ns;
+  });
+  if (ns !== null) await call.front.parts.exchanges.othersHave(key, ns);
 }
 
 /** The note for a change of an exchange that the configuration file declares: a restart restores it. */

@@ -153,6 +153,7 @@ export const operationRoutes: readonly Route[] = [
     async handle(call, { force }) {
       const { exchanges } = call.front.parts;
       const removed = await deleteQueue(call.queue, { force, exchanges });
+      await call.namespace.othersHave(call.queue.key);
       call.auditFields = { force, removed };
       call.sendEmpty(204);
     },

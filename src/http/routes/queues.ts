@@ -100,6 +100,7 @@ export const queueRoutes: readonly Route[] = [
       responses: [empty(201, `${state}; idempotent.`)],
       async handle(call) {
         await call.queue[id]();
+        await call.namespace.othersHave(call.queue.key);
         call.sendEmpty(201);
       },
     }),
@@ -128,6 +129,7 @@ export const queueRoutes: readonly Route[] = [
     handle: (call) =>
       readJson(call, MAX_BYTES, async (payload) => {
         await call.queue.storeOptions(parseOptions(payload), readVersions(call.head));
+        await call.namespace.othersHave(call.queue.key);
         sendOptions(call);
       }),
   }),
@@ -143,6 +145,7 @@ export const queueRoutes: readonly Route[] = [
     problems: ['precondition-failed'],
     async handle(call) {
       await call.queue.storeOptions(null, readVersions(call.head));
+      await call.namespace.othersHave(call.queue.key);
       call.sendEmpty(204);
     },
   }),
