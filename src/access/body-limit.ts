@@ -15,21 +15,22 @@ const GUARANTEED_BODY_BYTES = 16 * 1_048_576;
 /** Bodies of one user, those of sessions included, that may wait; further ones over HTTP are rejected. */
 const MAX_WAITING_BODIES = 1000;
 /**
- * How long a session waits for its place, ms; as long as a request of HTTP may take by default. Clients may keep the
- * bytes of others for any time, and a session that is not read from does not notice that its own client has gone.
+ * How long a body waits for its place, ms. Clients may keep the bytes of others for any time, and a connection that is
+ * not read from does not notice that its own client has gone.
  */
 export const MAX_PLACE_WAIT_MS = 60_000;
 
 /** Limits the bytes of bodies that all front ends together hold in memory, by user. */
-export function bodyLimit(): ConcurrencyLimit {
+export function bodyLimit(clock: Pick<Clock, 'after'>): ConcurrencyLimit {
   return new ConcurrencyLimit({
     perKey: BODY_BYTES_PER_USER,
     total: BODY_BYTES,
     guaranteed: GUARANTEED_BODY_BYTES,
     maxWaiting: MAX_WAITING_BODIES,
+    timeout: { clock, ms: MAX_PLACE_WAIT_MS },
     rejection: () =>
       overloaded(
-        `Bodies of one user may occupy ${BODY_BYTES_PER_USER} bytes, and ${MAX_WAITING_BODIES} bodies are waiting; retry later, or send fewer at a time.`,
+        `Bodies and transactions of one user may occupy ${BODY_BYTES_PER_USER} bytes. Others occupied them for ${MAX_PLACE_WAIT_MS} ms, or ${MAX_WAITING_BODIES} bodies are waiting; retry later, or send fewer at a time.`,
       ),
   });
 }
@@ -41,19 +42,12 @@ export function tooManyBytes(): Error {
   );
 }
 
-function waitedTooLong(): Error {
-  return overloaded(
-    `Bodies and transactions of one user may occupy ${BODY_BYTES_PER_USER} bytes, and a body waited ${MAX_PLACE_WAIT_MS} ms for others to end; retry later, or send fewer at a time.`,
-  );
-}
-
 interface BodyPlaceOptions {
   readonly limit: ConcurrencyLimit;
-  readonly clock: Pick<Clock, 'after'>;
   /** Called when the place that `hold` did not get is free. */
   onGranted(): void;
   /** Called instead, with `overloaded`, if it waited for `MAX_PLACE_WAIT_MS`. */
-  onTimeout(error: Error): void;
+  onTimeout(error: unknown): void;
 }
 
 /**
@@ -86,32 +80,34 @@ export class BodyPlace {
     }
     if (this.#cancelWait !== null) return false;
     const end = this.#options.limit.tryEnter(user, { size });
-    if (end === null) void this.#wait(user, size);
+    if (end === null) this.#wait(user, size);
     else this.#start(user, size, end);
     return end !== null;
   }
 
   /** Any number may wait: the limit of connections bounds them, and they hold no more than others. */
-  async #wait(user: string, size: number): Promise<void> {
-    const { limit, clock, onGranted, onTimeout } = this.#options;
+  #wait(user: string, size: number): void {
+    const { limit, onGranted, onTimeout } = this.#options;
     const onWait = (cancel: () => void): void => {
-      const cancelTimer = clock.after(MAX_PLACE_WAIT_MS, () => {
-        this.#stopWaiting();
-        onTimeout(waitedTooLong());
-      });
-      this.#cancelWait = () => {
-        cancelTimer();
-        cancel();
-      };
+      this.#cancelWait = cancel;
     };
-    const end = await limit.enter(user, { size, maxWaiting: Number.POSITIVE_INFINITY, onWait });
-    // It may have been given up since it was granted.
-    if (this.#cancelWait === null) end();
-    else {
-      this.#stopWaiting();
-      this.#start(user, size, end);
-      onGranted();
-    }
+    // It may have been given up since it was granted, or since its time ended.
+    limit.enter(user, { size, maxWaiting: Number.POSITIVE_INFINITY, onWait }).then(
+      (end) => {
+        if (this.#cancelWait === null) {
+          end();
+          return;
+        }
+        this.#cancelWait = null;
+        this.#start(user, size, end);
+        onGranted();
+      },
+      (error: unknown) => {
+        if (this.#cancelWait === null) return;
+        this.#cancelWait = null;
+        onTimeout(error);
+      },
+    );
   }
 
   /** No effect on a place that was granted. */

@@ -278,7 +278,7 @@ export class Server implements Service {
       log,
       version,
       inputTurns: new InputTurns(),
-      bodies: bodyLimit(),
+      bodies: bodyLimit(clock),
     };
     const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();

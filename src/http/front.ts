@@ -1,6 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { bodyLimit } from '../access/body-limit.ts';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
 import type { User } from '../access/user.ts';
@@ -81,7 +82,7 @@ export class Front {
   constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
     this.#load = this.#observeLoad(parts.inputTurns ?? new InputTurns());
-    this.limits = new RequestLimits(parts.bodies);
+    this.limits = new RequestLimits(parts.bodies ?? bodyLimit(parts.clock));
     this.nodeLists = new NodeLists(parts);
     this.#connectionLimit = connectionLimit('HTTP', parts.options.maxSockets);
     const secured = (lines: string) => (parts.options.tls === null ? lines : lines + HSTS);

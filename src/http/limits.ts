@@ -1,4 +1,4 @@
-import { bodyLimit, UNCOUNTED_BYTES } from '../access/body-limit.ts';
+import { UNCOUNTED_BYTES } from '../access/body-limit.ts';
 import { overloaded } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
@@ -66,8 +66,8 @@ export class RequestLimits {
       ),
   );
 
-  /** @param bodies bytes of bodies in memory; not given: these front ends share them with no other */
-  constructor(bodies = bodyLimit()) {
+  /** @param bodies bytes of bodies in memory */
+  constructor(bodies: ConcurrencyLimit) {
     this.#bodies = bodies;
   }
 

@@ -163,7 +163,6 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#parse = parse;
     this.#place = new BodyPlace({
       limit: server.bodies,
-      clock: server.clock,
       onGranted: () => this.setPause(PAUSE.body, false),
       onTimeout: (error) => this.fail(error),
     });

@@ -197,6 +197,7 @@ export class ConcurrencyLimit {
     this.#waiting.set(key, state);
     state.waiting.add(entry);
     const cancel = (): void => {
+      cancelTimer?.();
       if (state.waiting.delete(entry)) this.#prune(key, state);
     };
     if (timeout !== undefined) {

@@ -3,6 +3,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { afterEach, beforeEach, describe, it, type TestContext } from 'node:test';
+import { MAX_PLACE_WAIT_MS } from '../../src/access/body-limit.ts';
 import type { Authenticator, User } from '../../src/access/user.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { RIGHTS } from '../../src/model/rights.ts';
@@ -215,6 +216,19 @@ describe('Bodies of one user that are being stored', () => {
     assert.equal(next.received, '');
     held.release();
     assert.equal((await next.answers(1))[0]?.status, 100);
+  });
+
+  it('make another one wait for at most 60 s', async (t) => {
+    const held = hold(t);
+    for (let i = 0; i < 4; i += 1) await send(chunked('full'));
+    await until(() => held.total === 4 * BODY.length);
+    const late = await announce();
+    // The server reads what arrived before these requests.
+    for (let i = 0; i < 100; i += 1) await harness().client().status('N', 'none');
+    await harness().passTime(MAX_PLACE_WAIT_MS - 1);
+    assert.equal(late.received, '');
+    await harness().passTime(1);
+    assert.equal(codeOf((await late.answers(1))[0]), 'overloaded');
   });
 
   it('count no longer afterwards, although their responses wait for an earlier one', async () => {
