@@ -317,7 +317,7 @@ export class AmqpConnection
   }
 
   #loggedIn(): void {
-    this.#saslLogin.accept();
+    this.#saslLogin.end(null);
     this.#phase = 'amqp-header';
     this.input.maxBytes = AMQP_LIMITS.frameBytes;
     this.#expectOpen();
@@ -338,7 +338,7 @@ export class AmqpConnection
         this.writer.add(null, SASL_HEADER);
         break;
       case 'sasl':
-        this.#saslLogin.reject(error.condition);
+        this.#saslLogin.end(error.condition);
         break;
       case 'amqp-header':
         this.writer.add(null, AMQP_HEADER);

@@ -102,18 +102,10 @@ export class SaslLogin {
     );
   }
 
-  accept(): void {
-    this.#end(SASL_CODE.ok);
-  }
-
-  /** @param condition that of the error with which the connection ends */
-  reject(condition: string): void {
-    this.#end(codeOf(condition));
-  }
-
-  #end(code: number): void {
+  /** Sends the outcome. @param condition that of the error with which the connection ends; null: the login succeeded */
+  end(condition: string | null): void {
     const outcome = frame(FRAME_TYPE.sasl, 0, SASL.outcome, () => {
-      writer.ubyte(code);
+      writer.ubyte(codeOf(condition));
     });
     this.#send(outcome);
   }
@@ -182,8 +174,10 @@ function readPlain(response: Buffer): Credentials | null {
   return { login, passcode };
 }
 
-function codeOf(condition: string): number {
+function codeOf(condition: string | null): number {
   switch (condition) {
+    case null:
+      return SASL_CODE.ok;
     case 'amqp:unauthorized-access':
       return SASL_CODE.auth;
     case 'amqp:decode-error':
