@@ -6,6 +6,7 @@ import { FINISH, type Queue, type ReleaseAction, type SettleAction } from '../br
 import type { Delivery, ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
+import { atMember } from '../model/members.ts';
 import type { RightHolder } from '../session/consumer.ts';
 import { PushConsumer } from '../session/push-consumer.ts';
 import { QueueBrowser } from '../session/queue-browser.ts';
@@ -155,8 +156,10 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
 
   /** The queue that a message names in `to`. */
   #findNamed(address: string): Queue {
-    checkTarget(address);
-    return this.#connection.destinations.find(address, 'write');
+    return atMember('to', () => {
+      checkTarget(address);
+      return this.#connection.destinations.find(address, 'write');
+    });
   }
 
   /** Grants new credit for what was used up: by messages that were settled, or without sending. */

@@ -4,6 +4,7 @@ import { QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { neverExpires } from '../model/service-headers.ts';
+import { NameSpelling } from '../session/spelling.ts';
 import {
   decodeText,
   encodeValue,
@@ -99,6 +100,16 @@ export const DELIVERY_DELAY_ANNOTATION = 'x-opt-delivery-delay';
 export const GROUPS_PROPERTY = 'x-ks-groups';
 export const NEXT_T_PROPERTY = 'x-next-t';
 export const DELTA_T_PROPERTY = 'x-delta-t';
+
+/** A misspelt time or group would be stored, and the element delivered at once, or to other groups. */
+const ANNOTATION_SPELLING = new NameSpelling({
+  kind: 'message annotation',
+  known: [DELIVERY_TIME_ANNOTATION, DELIVERY_DELAY_ANNOTATION],
+});
+const PROPERTY_SPELLING = new NameSpelling({
+  kind: 'application property',
+  known: [GROUPS_PROPERTY, NEXT_T_PROPERTY, DELTA_T_PROPERTY],
+});
 
 /**
  * Fields that are stored as element headers of the same names, with their indexes. The other two, content type and
@@ -284,10 +295,13 @@ class ReceivedMessage {
     if (count === null) return;
     for (let at = 0; at < count; at += 2) {
       const name = readName(reader, 'symbol');
-      const value = reader.simple();
+      const value = reader.simple(name);
       if (name === DELIVERY_TIME_ANNOTATION) this.#deliveryTime = textOrNull(value);
       else if (name === DELIVERY_DELAY_ANNOTATION) this.#deliveryDelay = textOrNull(value);
-      else if (!SENT_ANNOTATIONS.has(name)) this.#addHeader(ANNOTATION_PREFIX + name, value);
+      else if (!SENT_ANNOTATIONS.has(name)) {
+        ANNOTATION_SPELLING.check(name);
+        this.#addHeader(ANNOTATION_PREFIX + name, value);
+      }
     }
     reader.close();
   }
@@ -297,8 +311,9 @@ class ReceivedMessage {
     if (count === null) return;
     if (count > PROPERTY_FIELDS.length) throw malformedMessage('its properties have too many fields');
     for (let at = 0; at < count; at++) {
-      const value = reader.simple();
-      if (value.type !== 'null') this.#addField(PROPERTY_FIELDS[at] ?? '', value);
+      const field = PROPERTY_FIELDS[at] ?? '';
+      const value = reader.simple(field);
+      if (value.type !== 'null') this.#addField(field, value);
     }
     reader.close();
   }
@@ -318,11 +333,14 @@ class ReceivedMessage {
     if (count === null) return;
     for (let at = 0; at < count; at += 2) {
       const name = readName(reader, 'string');
-      const value = reader.simple();
+      const value = reader.simple(name);
       if (name === GROUPS_PROPERTY) this.#groups = textOrNull(value);
       else if (name === NEXT_T_PROPERTY) this.#nextT = textOrNull(value);
       else if (name === DELTA_T_PROPERTY) this.#deltaT = textOrNull(value);
-      else this.#addHeader(isReserved(name) ? PROPERTY_PREFIX + name : name, value);
+      else {
+        PROPERTY_SPELLING.check(name);
+        this.#addHeader(isReserved(name) ? PROPERTY_PREFIX + name : name, value);
+      }
     }
     reader.close();
   }

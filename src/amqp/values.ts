@@ -1,6 +1,6 @@
 import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { fromByteString, isAscii } from '../util/byte-string.ts';
+import { fromByteString, isAscii, quoteBytes } from '../util/byte-string.ts';
 import { CODE } from './core/codes.ts';
 import { ValueChecker } from './core/fields.ts';
 import { ProtocolError } from './core/protocol-error.ts';
@@ -47,14 +47,20 @@ export class ValueReader {
     return type === 'ulong' ? Number(text) : text;
   }
 
-  /** Reads a value of a simple type. @throws QuaysideError `not-supported` if it is a list, map, array or described */
-  simple(): SimpleValue {
+  /**
+   * Reads a value of a simple type.
+   * @param name of what has the value, for the error
+   * @throws QuaysideError `not-supported` if it is a list, map, array or described
+   */
+  simple(name?: string): SimpleValue {
     const read = READERS[this.#bytes[this.#at] ?? 0];
     if (read === undefined) {
       this.encoded();
+      const what = name === undefined ? 'A value' : `The value of ${quoteBytes(name)}`;
       throw new QuaysideError(
         'not-supported',
-        'A value is a list, map, array or described. Allowed with an element: simple types.',
+        `${what} is a list, map, array or described. Allowed with an element: simple types.`,
+        name === undefined ? {} : { parameter: name },
       );
     }
     this.#skip(1);

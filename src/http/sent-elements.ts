@@ -150,7 +150,7 @@ export function elementOf(head: RequestHead, body: Buffer): GivenElement {
     body,
     contentType: head.contentType,
     contentEncoding: head.contentEncoding,
-    headers: checkHeaders(head.elementHeaders, undefined, ELEMENT_HEADER_PREFIX),
+    headers: checkHeaders(head.elementHeaders, { spell: (name) => ELEMENT_HEADER_PREFIX + name }),
     matureAt: null,
     delayMs: null,
     ttlMs: null,

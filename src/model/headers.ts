@@ -24,19 +24,25 @@ const VALUE_RULE = 'a header value has no control character but tab and no white
 
 const NONE: ReadonlySet<string> = new Set();
 
+interface HeaderRules {
+  /**
+   * Headers of the service: if their value is no longer than a name, they do not count towards the limits; they may
+   * have spaces at their ends.
+   */
+  readonly exempt?: ReadonlySet<string>;
+  /** The name of a header as the client sent it, for the error. */
+  readonly spell?: (name: string) => string;
+}
+
 /**
  * Checks element headers, flat pairs without the `x-ks-hdr-` prefix: names are lower-case tokens, values survive an
  * HTTP response unchanged, at most 64 pairs and 8 KiB of names and values. Front ends join repeated names before.
  * @returns `flat`
- * @param exempt headers of the service: if their value is no longer than a name, they do not count towards the limits;
- * they may have spaces at their ends
- * @param prefix of the names in the protocol, for the error
  * @throws QuaysideError `invalid-header` naming the header
  */
 export function checkHeaders(
   flat: readonly string[],
-  exempt: ReadonlySet<string> = NONE,
-  prefix = '',
+  { exempt = NONE, spell = (name) => name }: HeaderRules = {},
 ): ElementHeaders {
   if (flat.length % 2 !== 0) throw invalidHeader(null, 'Headers must be pairs of name and value.');
   let count = 0;
@@ -48,7 +54,7 @@ export function checkHeaders(
     if (isCounted) count += 1;
     if (count > LIMITS.headerCount) {
       throw invalidHeader(
-        prefix + name,
+        spell(name),
         `it is one header too many, an element has at most ${LIMITS.headerCount} headers`,
       );
     }
@@ -56,13 +62,13 @@ export function checkHeaders(
     if (isCounted) bytes += name.length + value.length;
     if (bytes > LIMITS.headerBytes) {
       throw invalidHeader(
-        prefix + name,
+        spell(name),
         `with it the headers have ${bytes} bytes, an element has at most ${LIMITS.headerBytes}`,
       );
     }
-    if (!NAME.test(name)) throw invalidName(name, prefix);
+    if (!NAME.test(name)) throw invalidName(name, spell(name));
     const allowed = exempt.has(name) ? SERVICE_VALUE : VALUE;
-    if (!allowed.test(value)) throw invalidValue(prefix + name, value);
+    if (!allowed.test(value)) throw invalidValue(spell(name), value);
   }
   return flat;
 }
@@ -91,9 +97,9 @@ export function checkContentHeader(
 /** Characters of an invalid header name that an error repeats as its parameter. */
 const MAX_PARAMETER = 64;
 
-function invalidName(name: string, prefix: string): QuaysideError {
-  const what = name === '' && prefix !== '' ? 'no name follows the prefix, ' : '';
-  return invalidHeader(prefix + name, `${what}a header name is a lower-case HTTP token`);
+function invalidName(name: string, spelled: string): QuaysideError {
+  const what = name === '' && spelled !== '' ? 'no name follows the prefix, ' : '';
+  return invalidHeader(spelled, `${what}a header name is a lower-case HTTP token`);
 }
 
 function invalidValue(name: string, value: string): QuaysideError {

@@ -51,7 +51,7 @@ export function checkHeadersAt(
   exempt?: ReadonlySet<string>,
 ): ElementHeaders {
   try {
-    return checkHeaders(flat, exempt);
+    return checkHeaders(flat, exempt === undefined ? {} : { exempt });
   } catch (error) {
     if (!(error instanceof QuaysideError)) throw error;
     const { parameter } = error.details;

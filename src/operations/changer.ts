@@ -186,7 +186,9 @@ export class ElementChanger {
     if (change === null) return 'This action has nothing to set.';
     const { source } = this.#options.queues;
     try {
-      const changed = checkHeaders(withChanges(headers, change.headers), SERVICE_HEADERS);
+      const changed = checkHeaders(withChanges(headers, change.headers), {
+        exempt: SERVICE_HEADERS,
+      });
       const isSame = (change.tries === null || change.tries === tries) && isSamePairs(changed, headers);
       if (isSame) return null;
     } catch (error) {

@@ -7,11 +7,12 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { Outstanding } from '../session/outstanding.ts';
+import { NameSpelling } from '../session/spelling.ts';
 import { decodeText, parseGroups, parseInteger, parseMilliseconds, parseMoment } from '../session/values.ts';
 import { fromByteString, quoteBytes } from '../util/byte-string.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { headerOf, type StompFrame, type Version } from './codec.ts';
-import { HeaderSpelling, PROTOCOL_HEADERS, requireHeader } from './headers.ts';
+import { PROTOCOL_HEADERS, requireHeader } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 import type { StompSubscription } from './subscriptions.ts';
@@ -57,10 +58,11 @@ function transactionIdOf(frame: StompFrame): string {
 }
 
 /** Headers of a forwarded MESSAGE are ignored: a client may send them with its SEND. */
-const SEND_SPELLING = new HeaderSpelling(
-  ['x-ks-groups', 'x-ks-ttl', 'x-next-t', 'x-delta-t', 'x-tries'],
-  PROTOCOL_HEADERS,
-);
+const SEND_SPELLING = new NameSpelling({
+  kind: 'header',
+  known: ['x-ks-groups', 'x-ks-ttl', 'x-next-t', 'x-delta-t', 'x-tries'],
+  ignored: PROTOCOL_HEADERS,
+});
 /** Extension headers whose spelling is checked: all but element headers, whose names the client chooses. */
 const SPELLING_CHECKED = /^x-(?!ks-hdr-)/i;
 
@@ -94,7 +96,8 @@ function elementOf(
     body,
     contentType: checkContentHeader('content-type', headerOf(headers, 'content-type')),
     contentEncoding: checkContentHeader('content-encoding', headerOf(headers, 'content-encoding')),
-    headers: stored === null ? NO_HEADERS : checkHeaders(stored),
+    headers:
+      stored === null ? NO_HEADERS : checkHeaders(stored, { spell: (name) => spellingOf(headers, name) }),
     matureAt,
     delayMs,
     tries: parseInteger('x-tries', headerOf(headers, 'x-tries'), { to: LIMITS.tries, unit: 'a count' }, 0),
@@ -139,8 +142,19 @@ function elementHeaderName(name: string): string | null {
   return lower.slice(ELEMENT_HEADER_PREFIX.length);
 }
 
+/** The header of a SEND that is stored under this name, as the client spells it. */
+function spellingOf(headers: StompFrame['headers'], stored: string): string {
+  const spelled = headers.find(
+    (name, at) => at % 2 === 0 && !PROTOCOL_HEADERS.has(name) && elementHeaderName(name) === stored,
+  );
+  return spelled ?? stored;
+}
+
 /** A misspelt group or delay would be ignored, and the element settled in another way than the client intends. */
-const SETTLE_SPELLING = new HeaderSpelling(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);
+const SETTLE_SPELLING = new NameSpelling({
+  kind: 'header',
+  known: ['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t'],
+});
 
 /**
  * ACK commits; NACK rolls back, so that the element is ready after a delay. Now, or when the transaction is committed.

@@ -1,6 +1,5 @@
-import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import { QuaysideError } from '../model/errors.ts';
 import { quoteBytes } from '../util/byte-string.ts';
-import { nearestName } from '../util/did-you-mean.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { malformed } from './codec.ts';
 import { STOMP_LIMITS } from './options.ts';
@@ -27,46 +26,6 @@ export const PROTOCOL_HEADERS: ReadonlySet<string> = new Set([
   'x-tries',
   'x-mature',
 ]);
-
-/** Other protocols and older documentation write the same header with or without `ks-`. */
-const PREFIX = /^x-(?:ks-)?/;
-/** Shorter names are not compared: too many of them differ in one character only. */
-const MIN_LENGTH = 4;
-const EXTENSION = /^x-/i;
-
-/** Rejects headers of one command that are probably misspelt, since they would have no effect. */
-export class HeaderSpelling {
-  readonly #exact: ReadonlySet<string>;
-  /** The known `x-` headers, by name without prefix. */
-  readonly #bare: ReadonlyMap<string, string>;
-  readonly #plain: readonly string[];
-
-  /**
-   * @param known `x-` headers that the command reads; only names that start with `x-` are compared with these, since
-   * clients choose other names for their own headers
-   * @param ignored headers that the command ignores on purpose
-   * @param plain headers without `x-` that do harm if they are misspelt
-   */
-  constructor(known: readonly string[], ignored: Iterable<string> = [], plain: readonly string[] = []) {
-    this.#exact = new Set([...known, ...ignored, ...plain]);
-    this.#bare = new Map(known.map((name) => [name.replace(PREFIX, ''), name]));
-    this.#plain = plain;
-  }
-
-  /** @throws QuaysideError `invalid-parameter` if a known header was probably meant */
-  check(name: string): void {
-    if (this.#exact.has(name)) return;
-    const meant = EXTENSION.test(name) ? this.#extensionMeant(name) : nearestName(name, this.#plain);
-    if (meant === null) return;
-    throw invalidParameter(name, `Unknown header ${quoteBytes(name)}. Did you mean "${meant}"?`);
-  }
-
-  #extensionMeant(name: string): string | null {
-    const bare = name.toLowerCase().replace(PREFIX, '');
-    const nearest = nearestName(bare, this.#bare.keys(), MIN_LENGTH);
-    return nearest === null ? null : (this.#bare.get(nearest) ?? null);
-  }
-}
 
 /** How many existing ids an error message lists. */
 const MAX_LISTED = 8;

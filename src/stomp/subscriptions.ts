@@ -8,12 +8,13 @@ import { Outstanding } from '../session/outstanding.ts';
 import { PushConsumer, type PushConsumerOptions } from '../session/push-consumer.ts';
 import { QueueBrowser } from '../session/queue-browser.ts';
 import { UNOBSERVED } from '../session/socket-writer.ts';
+import { NameSpelling } from '../session/spelling.ts';
 import { encodeValue, parseGroup, parseInteger, parseMilliseconds } from '../session/values.ts';
 import { quoteBytes } from '../util/byte-string.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { type HeadRules, headerLine, headerOf, malformed, type StompFrame } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
-import { HeaderSpelling, PROTOCOL_HEADERS, requireHeader, storedId, unknownIdMessage } from './headers.ts';
+import { PROTOCOL_HEADERS, requireHeader, storedId, unknownIdMessage } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 
@@ -24,11 +25,11 @@ type AckMode = (typeof ACK_MODES)[number];
 /**
  * With a misspelt `ack`, the client would pop elements instead of reserving them; with `browser`, instead of browsing.
  */
-const SPELLING = new HeaderSpelling(
-  ['x-wsize', 'x-parallel', 'x-ks-group', 'x-lease'],
-  [],
-  ['ack', 'browser'],
-);
+const SPELLING = new NameSpelling({
+  kind: 'header',
+  known: ['x-wsize', 'x-parallel', 'x-ks-group', 'x-lease'],
+  plain: ['ack', 'browser'],
+});
 /**
  * All spellings of the header `browser`, since a client that wants to browse must not consume: ActiveMQ and Apollo read
  * `browser:true`, and ActiveMQ also reads `activemq.browser:true`.

@@ -86,11 +86,32 @@ describe('an AMQP error names the invalid value and what is allowed', () => {
       { body: 'x', delivery_annotations: { long: 'x'.repeat(70_000) } },
       'The message has more than 66536 bytes. Allowed: at most 1000 of the body, and 65536 of everything else.',
     ],
+    [
+      { body: 'x', application_properties: { colours: rhea.types.wrap_list(['blue']) } },
+      'The value of "colours" is a list, map, array or described. Allowed with an element: simple types.',
+    ],
   ] as const) {
     it(`in a message: ${description}`, async () => {
       const sender = await client.sender('N/a');
       const { kind, error } = await sender.send(message);
       assert.deepEqual([kind, error?.description], ['rejected', description]);
+    });
+  }
+
+  for (const [to, reason] of [
+    [undefined, 'The address "" does not name a queue.'],
+    ['N', 'The address "N" does not name a queue.'],
+    ['unknown/a', 'There is no namespace "unknown".'],
+  ] as const) {
+    it(`in the property to of a message on a link without an address: ${to}`, async () => {
+      const link = client.connection.open_sender({ target: {}, autosettle: true } as never);
+      await once(link, 'sendable');
+      const rejected = once(link, 'rejected');
+      link.send({ body: 'x', ...(to !== undefined && { to }) });
+      const [{ delivery }] = await rejected;
+      const { description, info } = delivery.remote_state.error;
+      assert.ok(description.startsWith(`to: ${reason}`), description);
+      assert.equal(info.parameter, 'to');
     });
   }
 

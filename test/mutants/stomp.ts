@@ -31,8 +31,8 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a misspelled ack header of SUBSCRIBE is accepted, so that it pops',
     suite: 'STOMP slips',
-    edits: edit(
-      'headers.ts',
+    edits: shared(
+      'spelling.ts',
       'nearestName(name, this.#plain);',
       'nearestName(name, this.#plain, MIN_LENGTH);',
     ),

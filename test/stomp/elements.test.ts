@@ -167,6 +167,22 @@ describe('an element sent over STOMP', () => {
     assert.deepEqual(await node.sizes('refused'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
+  it('is rejected with an error that spells an invalid header as the client did', async () => {
+    for (const [name, value] of [
+      ['x-ks-hdr-', 'x'],
+      ['x-ks-hdr-a', ' x'],
+      ['X-Ks-Hdr-Colour', 'x\r\ny'],
+      ['Two Words', 'x'],
+      ['x-ks-hdr-long', 'x'.repeat(8192)],
+    ] as const) {
+      const other = await node.client();
+      other.send('SEND', { destination: '/q/N/refused', [name]: value }, 'x');
+      const { headers, body } = await other.expectError('invalid-header');
+      assert.equal(headers.get('x-ks-parameter'), name);
+      assert.ok(body.toString().startsWith(`Header "${name}": `), body.toString());
+    }
+  });
+
   it('is stored before its receipt is sent, in the order of the SENDs', async () => {
     const to = '/q/N/ordered';
     client.write(

@@ -400,7 +400,7 @@ export class SelectorCall implements GuestHost {
       if (this.#notUtf8.get(`${element} ${name}`) !== text) flat[i + 1] = toByteString(text);
     }
     try {
-      return checkHeaders(flat, SERVICE_HEADERS);
+      return checkHeaders(flat, { exempt: SERVICE_HEADERS });
     } catch (error) {
       if (error instanceof QuaysideError) return error.message;
       throw error;
