@@ -2,6 +2,7 @@ import { COUNTER_NAMES, type Counters, zeroCounters } from '../engine/stats.ts';
 import type { GroupCounts, QueueCounts } from '../engine/storage.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { QueueRecord, QueueSizes } from '../model/records.ts';
+import { compareStrings } from '../util/compare-strings.ts';
 import type { QueueReading } from './activity.ts';
 import type { Queue } from './queue.ts';
 
@@ -82,15 +83,19 @@ function sumOf(counters: ReadonlyMap<GroupName, Counters>): Counters {
   return sum;
 }
 
-// Group names come from clients: `Object.fromEntries` defines, so `__proto__` is a key like any other.
-
 function namedGroups(counters: ReadonlyMap<GroupName, Counters>): Record<GroupName, Counters> {
-  const { [PLAIN_GROUP]: _, ...named } = Object.fromEntries(counters);
+  const { [PLAIN_GROUP]: _, ...named } = sortedByName(counters);
   return named;
 }
 
 function sizesByGroup({ groups }: QueueCounts): Record<GroupName, QueueSizes> {
-  return Object.fromEntries([...groups].map(([name, counts]) => [name, shownSizes(counts)]));
+  return sortedByName([...groups].map(([name, counts]) => [name, shownSizes(counts)] as const));
+}
+
+/** Engines return groups in different orders. */
+function sortedByName<T>(groups: Iterable<readonly [GroupName, T]>): Record<GroupName, T> {
+  // Group names come from clients: `Object.fromEntries` defines, so `__proto__` is a key like any other.
+  return Object.fromEntries([...groups].sort(([a], [b]) => compareStrings(a, b)));
 }
 
 /** The counts under the names of the spec. */

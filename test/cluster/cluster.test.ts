@@ -164,6 +164,23 @@ for (const { name, start } of MODES) {
       assert.equal(await leaseAt(1), before);
     });
 
+    it('name the groups of a stream in the order of their names', async () => {
+      const groups = Array.from({ length: 30 }, (_, i) => `g${(i * 7) % 30}`);
+      await nodes.client(0).insert('events', 'ordered', 'x', { groups: groups.join(',') });
+      const record = (): Promise<{ groups: object; stats: { groups: object } }> =>
+        nodes
+          .client(0)
+          .status('events', 'ordered')
+          .then((answer) => jsonOf(answer));
+      await eventually(
+        'the counters are stored',
+        async () => Object.keys((await record()).stats.groups).length === 30,
+      );
+      const { groups: sizes, stats } = await record();
+      assert.deepEqual(Object.keys(sizes), [...groups].sort());
+      assert.deepEqual(Object.keys(stats.groups), [...groups].sort());
+    });
+
     it('have the same view of an exchange when its creation, stop, start or deletion is answered', async () => {
       const body = JSON.stringify({
         src: { ns: 'N', queue: 'settled-from' },
