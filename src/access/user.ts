@@ -1,5 +1,6 @@
 import { missingRight, namespaceNotFound, QuaysideError } from '../model/errors.ts';
 import type { Right, UserRights } from '../model/rights.ts';
+import { quote } from '../util/quote.ts';
 
 /** An authenticated user. A configuration has one object per user; a reload replaces it. */
 export interface User extends UserRights {
@@ -19,6 +20,15 @@ export interface User extends UserRights {
 export function checkRight(user: User, right: Right, namespace: string): void {
   if (user.may(right, namespace)) return;
   throw user.maySee(namespace) ? missingRight(user, right, namespace) : namespaceNotFound(namespace);
+}
+
+/** @throws QuaysideError `forbidden` if the user may browse in the namespace, but not see bodies there */
+export function checkBodies(user: User, namespace: string): void {
+  if (user.maySeeBodies(namespace)) return;
+  throw new QuaysideError(
+    'forbidden',
+    `User ${quote(user.name)} may not see bodies in namespace ${namespace} (maskBodies).`,
+  );
 }
 
 /**

@@ -379,6 +379,11 @@ describe('Who may export', () => {
       statuses[name] = (await client.request('GET', '/q/N/out/export')).status;
     }
     assert.deepEqual(statuses, { viewer: 200, masked: 403, reader: 200, writer: 403 });
+    const refused = await harness().client('masked:pw').request('GET', '/q/N/out/export');
+    assert.equal(
+      jsonOf<{ detail: string }>(refused).detail,
+      'User "masked" may not see bodies in namespace N (maskBodies).',
+    );
   });
 });
 

@@ -1,3 +1,4 @@
+import { checkBodies } from '../../access/user.ts';
 import type { Queue } from '../../broker/queue.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -100,12 +101,7 @@ export const browseRoutes: readonly Route[] = [
     async handle(call, { group }) {
       const { user, namespace, queue } = call;
       const id = checkOpaque('id', call.param('id'));
-      if (!user.maySeeBodies(namespace.name)) {
-        throw new QuaysideError(
-          'forbidden',
-          `User ${quote(user.name)} may not see bodies in namespace ${namespace.name} (maskBodies).`,
-        );
-      }
+      checkBodies(user, namespace.name);
       const options = { group, states: DELIVERY_STATES, ids: [id], after: null, limit: 1, bodies: true };
       const [found] = (await queue.scan({ ...options, user: user.name })).deliveries;
       if (found === undefined) {

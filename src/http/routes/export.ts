@@ -1,4 +1,4 @@
-import { checkRight } from '../../access/user.ts';
+import { checkBodies } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { Imported } from '../../model/records.ts';
 import { exportPages, QueueImport } from '../../operations/transfer.ts';
@@ -22,7 +22,7 @@ export const exportRoutes: readonly Route[] = [
     responses: [{ status: 200, description: 'One line each.', contentType: NDJSON, schema: ExportLine }],
     problems: ['not-supported', 'overloaded'],
     handle(call, { group }) {
-      checkBodies(call);
+      checkBodies(call.user, call.namespace.name);
       return call.front.limits.exports.run(call.user.name, () =>
         call.sendStream(NDJSON, exportLines(call, group)),
       );
@@ -52,17 +52,12 @@ export const exportRoutes: readonly Route[] = [
   }),
 ];
 
-/** @throws QuaysideError `forbidden` if the user may browse, but not see bodies */
-function checkBodies({ user, namespace }: HttpCall): void {
-  if (!user.maySeeBodies(namespace.name)) checkRight(user, 'read', namespace.name);
-}
-
 async function* exportLines(call: HttpCall, group: string | null): AsyncGenerator<string> {
   const { queue } = call;
   const { isStream } = queue.namespace;
   for await (const page of exportPages(queue, group, call.user.name)) {
     call.renewUser();
-    checkBodies(call);
+    checkBodies(call.user, call.namespace.name);
     let lines = '';
     for (const delivery of page) lines += exportedLine(delivery, isStream);
     yield lines;
