@@ -681,6 +681,7 @@ function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, u
     if (at === -1) throw invalidMultipart(`The line --${boundary}-- that ends the body is missing`);
     if (body[at] === DASH && body[at + 1] === DASH) return;
     while (body[at] === SPACE || body[at] === TAB) at += 1;
+    if (body[at] === LF) throw invalidMultipart('Its lines end with LF alone. Use CRLF (RFC 2046)');
     if (body[at] !== CR || body[at + 1] !== LF)
       throw invalidMultipart(`A line has further characters after --${boundary}`);
     const contentAt = headEnd(body, at);

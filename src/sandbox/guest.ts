@@ -118,10 +118,18 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   }
   const program: Step[] = [];
 
+  /** An invalid value of a result, for an error. Objects are not shown: they may have a `toString` of their own. */
+  const show = (value: unknown): string =>
+    typeof value === 'string'
+      ? stringify(value.slice(0, 64))
+      : typeof value === 'number' || typeof value === 'boolean'
+        ? `${value}`
+        : `a value of type ${typeof value}`;
+
   const asSecond = (name: string, value: unknown, max: number): number | null => {
     if (value === undefined || value === null) return null;
     if (typeof value !== 'number' || isNotNumber(value))
-      throw new TypeError(`${name} must be a number of seconds`);
+      throw new TypeError(`${name} must be a number of seconds, not ${show(value)}`);
     return value < 0 ? 0 : value > max ? max : value;
   };
 
@@ -380,13 +388,13 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       throw new TypeError('the selector returned a promise; it must return its result directly');
     const matureS = asSecond('mature', mature, Infinity);
     if (matureS !== null && matureS > limits.mature)
-      throw new RangeError('mature is in seconds, not milliseconds');
+      throw new RangeError(`mature is in seconds, not milliseconds; ${show(mature)} is too large`);
     const delayS = asSecond('delay', delay, limits.delay);
     const isLater = matureS === null ? delayS !== null && delayS > 0 : matureS * 1000 > now();
     if (isLater && lateError !== null) throw new TypeError(lateError);
     if (tries !== undefined && tries !== null) {
       if (!isInteger(tries) || (tries as number) < 0 || (tries as number) > limits.tries) {
-        throw new RangeError(`tries must be a whole number from 0 to ${limits.tries}`);
+        throw new RangeError(`tries must be a whole number from 0 to ${limits.tries}, not ${show(tries)}`);
       }
     }
     const triesGiven = (tries ?? null) as number | null;

@@ -727,6 +727,12 @@ describe('Insert many: request bodies', () => {
     }
   });
 
+  it('a multipart body whose lines end with LF is rejected with an error that says so', async () => {
+    const body = multipart(['', 'a']).toString().replaceAll('\r\n', '\n');
+    const answer = await rejected((client, queue) => client.insertMany('N', queue, body, TYPE));
+    assert.equal(answer.detail, 'Part 1: Its lines end with LF alone. Use CRLF (RFC 2046).');
+  });
+
   it('a client that disconnects before the end of its body stores nothing', async () => {
     const client = harness().client();
     const queue = harness().queue();
