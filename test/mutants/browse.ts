@@ -18,11 +18,7 @@ export const BROWSE: readonly Mutant[] = [
   {
     name: 'maskBodies does not mask the body of a single element',
     suite: 'HTTP browsing',
-    edits: edit(
-      'http/routes/browse.ts',
-      'if (!user.maySeeBodies(namespace.name)) {',
-      'if (!user.maySee(namespace.name)) {',
-    ),
+    edits: edit('http/routes/browse.ts', 'checkBodies(user, namespace.name);', ''),
   },
   {
     name: 'a page that is full skips the rest of what was read',
