@@ -105,7 +105,7 @@ export class Consumer {
   previous: Consumer | null = null;
   next: Consumer | null = null;
 
-  constructor(request: GetRequest, group: GroupName, sink: Sink, since: number, claim: Claim | null = null) {
+  constructor(request: GetRequest, group: GroupName, sink: Sink, since: number, claim: Claim | null) {
     this.request = request;
     this.group = group;
     this.sink = sink;

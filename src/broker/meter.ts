@@ -155,7 +155,7 @@ export class Meter {
   }
 
   /** Counts the outcome of settlements of one kind. */
-  countSettled(item: SettleItem, outcome: SettleOutcome, times = 1): void {
+  countSettled(item: SettleItem, outcome: SettleOutcome, times: number): void {
     this.count(settleOperation(item), isSettled(outcome) ? 'ok' : REJECTION_CODES[outcome], times);
   }
 

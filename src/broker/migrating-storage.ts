@@ -277,7 +277,7 @@ export class MigratingStorage implements Storage {
     });
   }
 
-  async #insertCopies(held: readonly HeldElement[], time?: TimeLeft): Promise<void> {
+  async #insertCopies(held: readonly HeldElement[], time: TimeLeft | undefined): Promise<void> {
     const byQueue = Map.groupBy(
       held.flatMap(({ copies }) => copies),
       ({ queue: { ns, name } }) => JSON.stringify([ns, name]),
@@ -298,7 +298,11 @@ export class MigratingStorage implements Storage {
   }
 
   /** Finishes held elements, and writes the outcomes into `results`. */
-  async #finish(held: readonly HeldElement[], results: SettleResult[], time?: TimeLeft): Promise<void> {
+  async #finish(
+    held: readonly HeldElement[],
+    results: SettleResult[],
+    time: TimeLeft | undefined,
+  ): Promise<void> {
     const finished = await this.#from.settle(
       held.map(({ item }) => ({ ...item, action: { kind: 'finish' } })),
       time,

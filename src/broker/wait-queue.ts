@@ -137,7 +137,7 @@ export class WaitQueue {
   }
 
   /** Adds a consumer at the end, and takes an element for it if there is one. */
-  join(request: GetRequest, sink: Sink, claim: Claim | null = null): Consumer {
+  join(request: GetRequest, sink: Sink, claim: Claim | null): Consumer {
     const { clock } = this.#ns;
     const consumer = new Consumer(request, this.group, sink, clock.now(), claim);
     this.#waiting.append(consumer);

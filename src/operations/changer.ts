@@ -199,7 +199,7 @@ export class ElementChanger {
   }
 
   /** A move within the source's engine. Within the namespace, a stream's element keeps its group. */
-  #moveTo(to: Queue, { tries, headers }: Pick<MoveAction, 'tries' | 'headers'> = KEEP): MoveAction {
+  #moveTo(to: Queue, { tries, headers }: Pick<MoveAction, 'tries' | 'headers'>): MoveAction {
     return { kind: 'move', to: to.key, groups: this.#groupsIn(to), tries, headers };
   }
 

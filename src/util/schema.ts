@@ -119,10 +119,7 @@ export const Type = {
     anyOf,
     ...keywords,
   }),
-  Intersect: <const S extends readonly Schema[]>(allOf: S, keywords: Keywords = {}): Schema<All<S>> => ({
-    allOf,
-    ...keywords,
-  }),
+  Intersect: <const S extends readonly Schema[]>(allOf: S): Schema<All<S>> => ({ allOf }),
 } as const;
 
 /** Names a schema in `/openapi.json`, so that generated clients have a type for it. */
