@@ -1,15 +1,9 @@
 import type { ConfigError, ErrorAt } from '../config/errors.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
-import {
-  type Engine,
-  type EngineLog,
-  type OpenEngine,
-  problemOf,
-  StoreUnavailable,
-  WrongStore,
-} from '../engine/engine.ts';
+import { type Engine, type OpenEngine, problemOf, StoreUnavailable, WrongStore } from '../engine/engine.ts';
 import { fileOf } from '../engines/sqlite/settings.ts';
 import { type Clock, toMs } from '../util/clock.ts';
+import type { EventLog } from '../util/log.ts';
 import { hasRawUserInfo } from '../util/mask.ts';
 import { type Service, withStartError } from '../util/service.ts';
 import { CommandFailed } from './command-line.ts';
@@ -48,7 +42,7 @@ const ENGINES: Readonly<Record<string, EngineModule>> = {
 /** Dependencies of engines. */
 export interface EngineParts {
   readonly clock: Clock;
-  readonly log: EngineLog;
+  readonly log: EventLog;
   readonly errorAt: ErrorAt;
 }
 

@@ -3,12 +3,13 @@ import type { Configured } from '../broker/cluster.ts';
 import type { NamespaceSetup } from '../broker/ports.ts';
 import { milliseconds, type OwnOptions, toOptions } from '../broker/queue-options.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
-import type { EngineLog, NamespacePolicy } from '../engine/engine.ts';
+import type { NamespacePolicy } from '../engine/engine.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
 import { LocalSignaller } from '../engine/signaller.ts';
 import { type CounterName, type Counters, JointStats, type Stats } from '../engine/stats.ts';
 import type { GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { EventLog } from '../util/log.ts';
 import { maskUrl } from '../util/mask.ts';
 import type { EngineSet } from './engines.ts';
 
@@ -37,7 +38,7 @@ const MEMORY = 'sqlite::memory:';
 const MEMORY_MAX_BYTES = 2 ** 30;
 
 /** The namespaces with their ports and public settings, for the broker. */
-export function namespaceSetups(config: Config, engines: EngineSet, log: EngineLog): NamespaceSetup[] {
+export function namespaceSetups(config: Config, engines: EngineSet, log: EventLog): NamespaceSetup[] {
   const local = new LocalSignaller(log);
   return Object.entries(config.namespaces).map(([name, namespace]) => {
     const { type, storage, definitions, disk } = engines.of(namespace);

@@ -5,6 +5,7 @@ import { namespaceNotFound, QuaysideError, shuttingDown } from '../model/errors.
 import type { QueueKey } from '../model/names.ts';
 import type { PendingConsumer } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
+import type { EventLog } from '../util/log.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import { SeriesLimit } from './activity.ts';
@@ -13,7 +14,7 @@ import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
 import { EnginePermits } from './engine-permits.ts';
 import { checkMigration, Migration, MigrationTargetMissing } from './migration.ts';
 import { Namespace, type Shared, type SharedOfEngine, type WhoWaits } from './namespace.ts';
-import type { BrokerLog, NamespaceSetup } from './ports.ts';
+import type { NamespaceSetup } from './ports.ts';
 import { Questions } from './questions.ts';
 import { LeaseSweeper } from './sweeper.ts';
 
@@ -24,7 +25,7 @@ interface BrokerOptions {
   readonly random: () => number;
   /** Limits on the blocked calls of this node. A call counts once for each queue that it waits on. */
   readonly waiting: UserLimits;
-  readonly log: BrokerLog;
+  readonly log: EventLog;
   /** How this node describes itself to other nodes. */
   readonly node?: Pick<NodeInfo, 'host' | 'pid' | 'version'>;
 }
@@ -228,13 +229,13 @@ export class Broker implements Service {
     return migration;
   }
 
-  #noteNode(node: NodeInfo, log: BrokerLog): void {
+  #noteNode(node: NodeInfo, log: EventLog): void {
     this.#warnOfVersion(node, log);
     this.#warnOfLocal(node, log);
   }
 
   /** Logs that a version must not share an engine with this one: once, and again after the node with it has gone. */
-  #warnOfVersion({ id, host, pid, version: there }: NodeInfo, log: BrokerLog): void {
+  #warnOfVersion({ id, host, pid, version: there }: NodeInfo, log: EventLog): void {
     const { version: here } = this.#self;
     if (minorOf(there) === minorOf(here)) return;
     const known = this.#otherVersions.get(there);
@@ -252,7 +253,7 @@ export class Broker implements Service {
    * Logs once, when another node appears, that some namespaces are local to this node, such as those on SQLite. Clients
    * cannot tell them from shared ones, but find different queues in them on each node.
    */
-  #warnOfLocal(node: NodeInfo, log: BrokerLog): void {
+  #warnOfLocal(node: NodeInfo, log: EventLog): void {
     const local = this.namespaces().filter(({ isShared }) => !isShared);
     if (this.#hasWarnedOfMixture || local.length === 0) return;
     this.#hasWarnedOfMixture = true;

@@ -15,6 +15,7 @@ import type { QueueKey } from '../model/names.ts';
 import type { PendingConsumer } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
+import type { EventLog } from '../util/log.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
@@ -29,7 +30,7 @@ import type { Consumer } from './consumer.ts';
 import type { EnginePermits } from './engine-permits.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
-import type { BrokerLog, NamespaceSetup } from './ports.ts';
+import type { NamespaceSetup } from './ports.ts';
 import type { Ask, Gathered, Questions } from './questions.ts';
 import { Queue } from './queue.ts';
 import {
@@ -63,7 +64,7 @@ export interface Shared {
   readonly queueOptions: DefinitionsCaches;
   readonly clock: Clock;
   readonly random: () => number;
-  readonly log: BrokerLog;
+  readonly log: EventLog;
   readonly waitingLimit: UserLimit;
   readonly seriesLimit: SeriesLimit;
   readonly askWhoWaits: Ask<WhoWaits, PendingConsumer>;
@@ -104,7 +105,7 @@ export class Namespace {
   readonly activity: Activity;
   readonly clock: Clock;
   readonly random: () => number;
-  readonly log: BrokerLog;
+  readonly log: EventLog;
   readonly meter: Meter;
   readonly waitingLimit: UserLimit;
   readonly makeTid: () => string;

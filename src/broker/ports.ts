@@ -7,12 +7,6 @@ import type { Storage } from '../engine/storage.ts';
 import type { Configured } from './cluster.ts';
 import type { OwnOptions } from './queue-options.ts';
 
-/** Log for events and failures that are not part of a reply to a client. */
-export interface BrokerLog {
-  info(fields: object, message: string): void;
-  warn(fields: object, message: string): void;
-}
-
 /** One namespace as the composition root configured it: policy, limits, the engine's ports, and what records show. */
 export interface NamespaceSetup {
   readonly policy: NamespacePolicy;

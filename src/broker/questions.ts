@@ -1,6 +1,6 @@
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { EventLog } from '../util/log.ts';
 import type { Cluster } from './cluster.ts';
-import type { BrokerLog } from './ports.ts';
 
 /** One node's reply to a question. */
 export interface ReplyRows<Row extends object> {
@@ -66,7 +66,7 @@ interface QuestionsOptions {
   /** Id of this node. */
   readonly self: string;
   readonly clock: Clock;
-  readonly log: BrokerLog;
+  readonly log: EventLog;
   /** The namespaces of this node, in the order of the configuration. */
   readonly channels: () => readonly Cluster[];
 }

@@ -2,9 +2,9 @@ import type { Storage } from '../engine/storage.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { EarliestTimer } from '../util/earliest-timer.ts';
+import type { EventLog } from '../util/log.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import { untilDue } from './engine-time.ts';
-import type { BrokerLog } from './ports.ts';
 
 /** How often to sweep at least, ± half: the lease of a node that died may end at any time. */
 const POLL_MS = 5_000;
@@ -27,7 +27,7 @@ export class LeaseSweeper {
 
   constructor(
     storage: Storage,
-    environment: { clock: Clock; random: () => number; log: BrokerLog },
+    environment: { clock: Clock; random: () => number; log: EventLog },
     onAffected: (queues: readonly QueueKey[]) => void,
   ) {
     this.#clocks = { storage, clock: environment.clock };

@@ -1,8 +1,8 @@
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { EventLog } from '../util/log.ts';
 import { quote } from '../util/quote.ts';
 import { isUnknownOutcome } from './calls.ts';
-import type { EngineLog } from './engine.ts';
 import { type Listener, Topics } from './signaller.ts';
 
 /**
@@ -143,7 +143,7 @@ export class StoredDefinitions implements Definitions {
    * @param announce sends a change of this node to {@link notify} of all nodes; not given: notifies this node only,
    *   since the store notifies the others
    */
-  constructor(store: DefinitionStore, log: EngineLog, announce?: (change: DefinitionChange) => void) {
+  constructor(store: DefinitionStore, log: EventLog, announce?: (change: DefinitionChange) => void) {
     this.#store = store;
     this.#announce = announce ?? ((change) => this.notify(change));
     this.#watchers = new Topics(log);

@@ -1,5 +1,6 @@
 import type { GroupName } from '../model/element.ts';
 import type { Clock } from '../util/clock.ts';
+import type { EventLog } from '../util/log.ts';
 import { maskUrls } from '../util/mask.ts';
 import { messageOf } from '../util/message-of.ts';
 import type { Service } from '../util/service.ts';
@@ -96,13 +97,7 @@ export interface EngineOptions {
   readonly dedupWindowMs: number;
   /** The settings of this engine, as listed on its page in `docs/engines/`. */
   readonly settings: Readonly<Record<string, unknown>>;
-  readonly log: EngineLog;
-}
-
-/** The two levels at which engines log; a subset of the server's logger. */
-export interface EngineLog {
-  info(fields: object, message: string): void;
-  warn(fields: object, message: string): void;
+  readonly log: EventLog;
 }
 
 /** One result of a check that an operator requested. */

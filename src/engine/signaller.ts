@@ -1,6 +1,6 @@
 import type { GroupName } from '../model/element.ts';
+import type { EventLog } from '../util/log.ts';
 import type { JsonValue } from './definitions.ts';
-import type { EngineLog } from './engine.ts';
 
 /**
  * The Signaller port: hints between nodes. Delivery is best effort: a signal may be lost or arrive twice, and
@@ -27,10 +27,10 @@ export type Listener<M> = (message: M) => void;
 
 /** Subscribers on this node, by topic. If a listener throws, that is logged, and the others still get the message. */
 export class Topics<M> {
-  readonly #log: EngineLog;
+  readonly #log: EventLog;
   readonly #listeners = new Map<string, Set<Listener<M>>>();
 
-  constructor(log: EngineLog) {
+  constructor(log: EventLog) {
     this.#log = log;
   }
 

@@ -1,9 +1,9 @@
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { EventLog } from '../util/log.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import { CALL_TIMEOUT_MS, isUnknownOutcome, NOT_REACHABLE, unavailable } from './calls.ts';
-import type { EngineLog } from './engine.ts';
 import { SharedReads } from './shared-reads.ts';
 
 /**
@@ -117,7 +117,7 @@ export class BufferedStats implements Stats {
   #cancelFlush: CancelTimer | null = null;
   #stopped = false;
 
-  constructor(store: CounterStore, clock: Clock, log: EngineLog) {
+  constructor(store: CounterStore, clock: Clock, log: EventLog) {
     this.#store = store;
     this.#clock = clock;
     this.#shared = new SharedReads(

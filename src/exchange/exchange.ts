@@ -1,12 +1,12 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
-import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LineLimit } from '../util/line-limit.ts';
+import type { EventLog } from '../util/log.ts';
 import { NO_ROUTE, type Returning, selectorOf, TOO_MANY_HOPS } from './copies.ts';
 import {
   CONSUMER_DEFAULTS,
@@ -36,7 +36,7 @@ export interface ExchangeContext {
   readonly sandbox: SelectorSandbox;
   readonly clock: Clock;
   readonly random: () => number;
-  readonly log: BrokerLog;
+  readonly log: EventLog;
   readonly maxHops: number;
   /** How many copies one element may become in a cycle, see `COPY_COUNT`. */
   readonly maxCopies: number;

@@ -1,9 +1,9 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Migration } from '../broker/migration.ts';
-import type { BrokerLog } from '../broker/ports.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
+import type { EventLog } from '../util/log.ts';
 import { Pause } from '../util/pause.ts';
 import { isTransient } from './run.ts';
 import { NO_PROGRESS, type OperationEnd, type OperationProgress, type StoredOperation } from './stored.ts';
@@ -14,7 +14,7 @@ interface MigrationRunOptions {
   readonly broker: Broker;
   readonly exchanges: Pick<Exchanges, 'moveDefinitions'>;
   readonly clock: Clock;
-  readonly log: BrokerLog;
+  readonly log: EventLog;
   /** Stores the end. @throws QuaysideError as `Definitions.put` */
   readonly storeEnd: (end: OperationEnd) => Promise<void>;
 }

@@ -2,7 +2,6 @@ import type { Broker } from '../broker/broker.ts';
 import { engineNow } from '../broker/engine-time.ts';
 import { checkMigration } from '../broker/migration.ts';
 import type { Namespace } from '../broker/namespace.ts';
-import type { BrokerLog } from '../broker/ports.ts';
 import { inTime } from '../engine/calls.ts';
 import { type Definition, type Definitions, retryConflicts } from '../engine/definitions.ts';
 import { DefinitionsCaches, type FoundDefinition } from '../engine/definitions-cache.ts';
@@ -16,6 +15,7 @@ import type { Action, OperationRecord, OperationState } from '../model/records.t
 import type { UserRights } from '../model/rights.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import type { EventLog } from '../util/log.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import type { Service } from '../util/service.ts';
@@ -47,7 +47,7 @@ interface BulkOperationsOptions {
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
-  readonly log: BrokerLog;
+  readonly log: EventLog;
 }
 
 /** Restricts a list of operations. Null: no restriction. */

@@ -1,7 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { engineNow } from '../broker/engine-time.ts';
 import { cursorAfterMigration } from '../broker/migrating-storage.ts';
-import type { BrokerLog } from '../broker/ports.ts';
 import { type Definitions, isDefinitionConflict } from '../engine/definitions.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
 import { type DeliveryState, WAITING_STATES } from '../model/element.ts';
@@ -12,6 +11,7 @@ import { Backoff } from '../util/backoff.ts';
 import { textOfByteString } from '../util/byte-string.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import type { EventLog } from '../util/log.ts';
 import { Pause } from '../util/pause.ts';
 import { quote } from '../util/quote.ts';
 import { ElementChanger } from './changer.ts';
@@ -42,7 +42,7 @@ interface RunOptions {
   readonly before: { readonly progress: OperationProgress; readonly version: string } | null;
   readonly clock: Clock;
   readonly random: () => number;
-  readonly log: BrokerLog;
+  readonly log: EventLog;
   readonly searches: Searches;
   /** Returns the current rights of a user; null if the user does not exist. */
   readonly userNamed: (name: string) => Pick<UserRights, 'may'> | null;

@@ -1,7 +1,7 @@
 import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { Fifo } from '../util/fifo.ts';
-import type { FrontEndLog } from '../util/log.ts';
+import type { EventLog } from '../util/log.ts';
 import { LogOnChange } from '../util/log-on-change.ts';
 import { parsedJson } from '../util/parsed-json.ts';
 import { Pause } from '../util/pause.ts';
@@ -16,7 +16,7 @@ interface ExporterOptions {
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
-  readonly log: Pick<FrontEndLog, 'info' | 'warn'>;
+  readonly log: EventLog;
 }
 
 /** Spans since the start, by outcome. */

@@ -1,8 +1,12 @@
-/** The log of front ends, for operators. Fields never contain a body, a password or an element header. */
-export interface FrontEndLog {
-  debug(fields: object, message: string): void;
+/** The log of events that are no part of a reply. Fields never contain a body, a password or an element header. */
+export interface EventLog {
   info(fields: object, message: string): void;
   warn(fields: object, message: string): void;
+}
+
+/** The log of front ends, for operators. */
+export interface FrontEndLog extends EventLog {
+  debug(fields: object, message: string): void;
   error(fields: object, message: string): void;
 }
 

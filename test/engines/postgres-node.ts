@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
-import type { Engine, EngineLog, NamespacePolicy } from '../../src/engine/engine.ts';
+import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
 import type { Clock } from '../../src/util/clock.ts';
+import type { EventLog } from '../../src/util/log.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { CountingClock, runSql, SILENT } from './postgres.ts';
 
@@ -21,7 +22,7 @@ export interface NodeOptions {
   readonly port?: number;
   /** URL used instead of the server's own with `port`. */
   readonly url?: string;
-  readonly log?: EngineLog;
+  readonly log?: EventLog;
   /** The clock of the node's timeouts; default: the system's. */
   readonly clock?: Clock & { readonly pending: number };
 }

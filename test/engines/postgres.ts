@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import pg from 'pg';
-import type { Engine, EngineLog } from '../../src/engine/engine.ts';
+import type { Engine } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
 import { type CancelTimer, type Clock, systemClock } from '../../src/util/clock.ts';
+import type { EventLog } from '../../src/util/log.ts';
 import type {
   CrashMoment,
   DurableTestEngine,
@@ -18,7 +19,7 @@ import { PostgresProxy } from './postgres-proxy.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
 
-export const SILENT: EngineLog = { info: () => {}, warn: () => {} };
+export const SILENT: EventLog = { info: () => {}, warn: () => {} };
 
 let own: Promise<PostgresServer> | null = null;
 let schemas = 0;

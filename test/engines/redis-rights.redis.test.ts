@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
-import type { EngineLog } from '../../src/engine/engine.ts';
 import { readLibrary } from '../../src/engines/redis/library.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { systemClock } from '../../src/util/clock.ts';
+import type { EventLog } from '../../src/util/log.ts';
 import { plain } from '../support/broker.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
@@ -68,7 +68,7 @@ describe('A user of Redis that may not run a command that the functions use', ()
   let server: RedisServer;
   const cli = (...command: string[]): string => redisCli(server.port, ...command).trim();
 
-  const engineFor = (user: string, log?: EngineLog) =>
+  const engineFor = (user: string, log?: EventLog) =>
     redisEngine({
       url: `redis://${user}:pw@127.0.0.1:${server.port}`,
       namespaces: [plain('plain')],

@@ -1,9 +1,10 @@
 import { randomBytes } from 'node:crypto';
 import type { JsonValue } from '../../src/engine/definitions.ts';
-import type { Engine, EngineLog } from '../../src/engine/engine.ts';
+import type { Engine } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/redis/index.ts';
 import { GivenTime } from '../../src/engines/redis/settings.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
+import type { EventLog } from '../../src/util/log.ts';
 import type { DurableTestEngine, EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 import { FakeClock, patient } from '../support/clock.ts';
 import { type RedisSentinel, type RedisServer, startRedis } from '../support/redis-servers.ts';
@@ -17,7 +18,7 @@ import {
 import { TcpProxy } from '../support/tcp-proxy.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
-const SILENT: EngineLog = { info: () => {}, warn: () => {} };
+const SILENT: EventLog = { info: () => {}, warn: () => {} };
 
 export interface RedisSetUp extends OpenTestEngine {
   readonly url: string;
@@ -27,7 +28,7 @@ export interface RedisSetUp extends OpenTestEngine {
   /** The clock of the engine's timeouts; default: one that is patient with a busy machine. */
   readonly ownClock?: Clock;
   readonly settings?: Readonly<Record<string, unknown>>;
-  readonly log?: EngineLog;
+  readonly log?: EventLog;
 }
 
 /** Matches a function call on a queue in the protocol, but not calls that register something beforehand. */

@@ -1,8 +1,9 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Engine, EngineLog, NamespacePolicy } from '../../src/engine/engine.ts';
+import type { Engine, NamespacePolicy } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/sqlite/index.ts';
+import type { EventLog } from '../../src/util/log.ts';
 import { FakeClock } from '../support/clock.ts';
 import { inThisThread } from './sqlite.ts';
 
@@ -39,7 +40,7 @@ export class SqliteFolder {
     namespaces: readonly NamespacePolicy[] = PLAIN,
     url = 'sqlite:test.db',
   ): Engine {
-    const log: EngineLog = {
+    const log: EventLog = {
       info: () => {},
       warn: (fields, message) => this.warnings.push({ fields, message }),
     };

@@ -3,10 +3,11 @@ import { copyFileSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { MessageChannel } from 'node:worker_threads';
-import type { Engine, EngineLog } from '../../src/engine/engine.ts';
+import type { Engine } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/sqlite/index.ts';
 import { TestThread } from '../../src/engines/sqlite/settings.ts';
 import { serve } from '../../src/engines/sqlite/worker/serve.ts';
+import type { EventLog } from '../../src/util/log.ts';
 import type {
   CrashMoment,
   DurableTestEngine,
@@ -25,7 +26,7 @@ export function temporaryFolder(): string {
   return mkdtempSync(join(tmpdir(), 'quayside-sqlite-'));
 }
 
-export const SILENT: EngineLog = { info: () => {}, warn: () => {} };
+export const SILENT: EventLog = { info: () => {}, warn: () => {} };
 
 interface SqliteSetUp extends OpenTestEngine {
   readonly url: string;

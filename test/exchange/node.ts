@@ -1,10 +1,10 @@
 import type { Broker } from '../../src/broker/broker.ts';
-import type { BrokerLog } from '../../src/broker/ports.ts';
 import { type Declaration, type FindOwner, parseDeclaration } from '../../src/exchange/declaration.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import type { SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import type { Clock } from '../../src/util/clock.ts';
+import type { EventLog } from '../../src/util/log.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain, SILENT_LOG, type TestNamespace } from '../support/broker.ts';
@@ -33,7 +33,7 @@ export class ExchangeNode {
       maxHops?: number;
       maxCopies?: number;
       owners?: FindOwner;
-      log?: BrokerLog;
+      log?: EventLog;
     } = {},
   ) {
     this.broker = brokerOn(namespaces, clock);

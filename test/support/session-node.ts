@@ -8,6 +8,7 @@ import type { Delivery, NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { Right } from '../../src/model/rights.ts';
 import type { SessionServer } from '../../src/session/server.ts';
+import type { FrontEndLog } from '../../src/util/log.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { brokerOn, plain } from './broker.ts';
@@ -101,12 +102,7 @@ export interface NodeParts {
   readonly authenticator: Authenticator;
   readonly clock: FakeClock;
   readonly version: string;
-  readonly log: {
-    debug(fields: object, message: string): void;
-    info(fields: object, message: string): void;
-    warn(fields: object, message: string): void;
-    error(fields: object, message: string): void;
-  };
+  readonly log: FrontEndLog;
 }
 
 /** Opens the engine for a test. */

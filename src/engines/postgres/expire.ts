@@ -1,6 +1,6 @@
-import type { EngineLog } from '../../engine/engine.ts';
 import { EXPIRED, LEASE_EXPIRED } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
+import type { EventLog } from '../../util/log.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import { type Connection, ConnectionLost } from './connection.ts';
 import type { Context } from './operations.ts';
@@ -142,7 +142,7 @@ export class Expirer {
   #pauseMs = 0;
   #pauseUntil = Number.NEGATIVE_INFINITY;
 
-  constructor(context: ExpirerContext, log: EngineLog) {
+  constructor(context: ExpirerContext, log: EventLog) {
     this.#context = context;
     this.#failures = new LogOnChange({
       failed: (err) => log.warn({ err }, 'Leases and elements could not be expired. This is retried.'),

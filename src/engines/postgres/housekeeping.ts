@@ -1,4 +1,5 @@
-import type { EngineLog, NamespacePolicy } from '../../engine/engine.ts';
+import type { NamespacePolicy } from '../../engine/engine.ts';
+import type { EventLog } from '../../util/log.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import type { AuxiliaryConnection } from './link.ts';
 import type { DatabaseClock } from './operations.ts';
@@ -221,7 +222,7 @@ interface HousekeepingOptions {
   readonly registry: Registry;
   readonly clock: DatabaseClock;
   readonly dedupWindow: string;
-  readonly log: EngineLog;
+  readonly log: EventLog;
 }
 
 /**

@@ -1,3 +1,4 @@
+import type { EventLog } from '../../util/log.ts';
 // The PostgreSQL engine. `storage.ts` turns calls of the Storage port into items; `batcher.ts` places them into
 // batches, which run as one transaction after another on the main connection. Each kind of item is an operation
 // (`operations.ts`) with one SQL statement, which takes its rows as one array per column and returns results by row
@@ -18,7 +19,6 @@ import {
 } from '../../engine/definitions.ts';
 import {
   type Engine,
-  type EngineLog,
   type EngineOptions,
   type Finding,
   finding,
@@ -285,7 +285,7 @@ const DEFINITIONS_TOPIC = '.definitions';
 function openDefinitions(
   auxiliary: AuxiliaryConnection,
   signaller: Signaller,
-  log: EngineLog,
+  log: EventLog,
 ): StoredDefinitions {
   const store: DefinitionStore = {
     get: async (kind, key) => {

@@ -8,12 +8,13 @@ import {
   unavailable,
   unknownOutcome,
 } from '../../engine/calls.ts';
-import { type EngineLog, WrongStore } from '../../engine/engine.ts';
+import { WrongStore } from '../../engine/engine.ts';
 import { type Host, hostText, withTlsHint } from '../../engine/settings.ts';
 import type { QuaysideError } from '../../model/errors.ts';
 import { Backoff } from '../../util/backoff.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { LineLimit } from '../../util/line-limit.ts';
+import type { EventLog } from '../../util/log.ts';
 import { Connection, ConnectionLost, Refused, refusedError } from './connection.ts';
 import { Primary } from './primary.ts';
 import type { Settings } from './settings.ts';
@@ -55,7 +56,7 @@ interface LinkEvents {
 
 interface LinkParts {
   readonly clock: Clock;
-  readonly log: EngineLog;
+  readonly log: EventLog;
   /** Shared by the links of a node. */
   readonly primary?: Primary;
 }
@@ -69,7 +70,7 @@ export class Link {
   readonly #settings: Settings;
   readonly #role: string;
   readonly #clock: Clock;
-  readonly #log: EngineLog;
+  readonly #log: EventLog;
   readonly #events: LinkEvents;
   readonly #primary: Primary;
   #connection: Connection | null = null;

@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import type { JsonValue } from '../../engine/definitions.ts';
-import type { EngineLog } from '../../engine/engine.ts';
 import { type Listener, type Signaller, Topics } from '../../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
+import type { EventLog } from '../../util/log.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
 import { Pause } from '../../util/pause.ts';
 import type { AuxiliaryConnection, Link } from './link.ts';
@@ -37,7 +37,7 @@ interface SignallerOptions {
   /** The name of the channel that the nodes of a schema share. */
   readonly channel: string;
   readonly clock: Clock;
-  readonly log: EngineLog;
+  readonly log: EventLog;
 }
 
 /**

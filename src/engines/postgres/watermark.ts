@@ -1,5 +1,5 @@
-import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../util/clock.ts';
+import type { EventLog } from '../../util/log.ts';
 import type { AuxiliaryConnection } from './link.ts';
 import type { Subscription } from './registry.ts';
 import { flag, number, numberOrNull, type Row, type Statement } from './statement.ts';
@@ -255,11 +255,11 @@ const MAX_PROBES = 2;
 export class Prober {
   readonly #auxiliary: AuxiliaryConnection;
   readonly #clock: Clock;
-  readonly #log: EngineLog;
+  readonly #log: EventLog;
   readonly #probing = new Set<Subscription>();
   readonly #waiting = new Set<Subscription>();
 
-  constructor(auxiliary: AuxiliaryConnection, clock: Clock, log: EngineLog) {
+  constructor(auxiliary: AuxiliaryConnection, clock: Clock, log: EventLog) {
     this.#auxiliary = auxiliary;
     this.#clock = clock;
     this.#log = log;

@@ -1,8 +1,8 @@
 import { AffectedQueues } from '../../engine/affected-queues.ts';
 import { PendingCall, PendingCalls, unavailable, unknownOutcome } from '../../engine/calls.ts';
-import type { EngineLog } from '../../engine/engine.ts';
 import { StoreInUse, StoreUnavailable } from '../../engine/engine.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import type { EventLog } from '../../util/log.ts';
 import {
   BodyWriter,
   type Call,
@@ -108,7 +108,7 @@ export class WorkerClient {
   readonly affected = new AffectedQueues();
   readonly #start: StartThread;
   readonly #time: SteadyTime;
-  readonly #log: EngineLog;
+  readonly #log: EventLog;
   readonly #data: Omit<WorkerData, 'now'>;
   readonly #calls: PendingCalls;
   readonly #waiting: OutgoingBatch[] = [];
@@ -127,12 +127,7 @@ export class WorkerClient {
   /** The error for all further calls; null while the store is in service. */
   #downError: QuaysideError | null = null;
 
-  constructor(
-    { start, clock }: ThreadSetup,
-    time: SteadyTime,
-    log: EngineLog,
-    data: Omit<WorkerData, 'now'>,
-  ) {
+  constructor({ start, clock }: ThreadSetup, time: SteadyTime, log: EventLog, data: Omit<WorkerData, 'now'>) {
     this.#start = start;
     this.#calls = new PendingCalls(clock);
     this.#time = time;
