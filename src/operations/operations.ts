@@ -115,7 +115,7 @@ export class BulkOperations implements Service {
   readonly #unroutable = new Set<string>();
   /** Resolved at the end of operations for which a cancel has waited. */
   readonly #ends = new Map<string, PromiseWithResolvers<void>>();
-  readonly #changed = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
+  readonly #changed = new Map<string, OperationTotal>();
   /** The page limit of each engine. */
   readonly #pages = new Map<Storage, ConcurrencyLimit>();
   readonly #node: string;
@@ -318,8 +318,8 @@ export class BulkOperations implements Service {
   }
 
   /** For metrics: running operations by namespace and action, and elements changed by this node since its start. */
-  overview(): { readonly running: OperationTotals; readonly changed: OperationTotals } {
-    const running = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
+  overview(): Record<'running' | 'changed', readonly Readonly<OperationTotal>[]> {
+    const running = new Map<string, OperationTotal>();
     for (const { operation } of this.#all()) {
       if (operation.end === null) addTo(running, operation.request, 1);
     }
@@ -583,14 +583,14 @@ export class BulkOperations implements Service {
   }
 }
 
-type OperationTotals = readonly { readonly ns: string; readonly action: Action; readonly count: number }[];
+type OperationTotal = { readonly ns: string; readonly action: Action; count: number };
 
 function knownOperation({ definitions, definition }: FoundDefinition): KnownOperation {
   return { definitions, operation: toOperation(definition.value) };
 }
 
 function addTo(
-  totals: Map<string, { readonly ns: string; readonly action: Action; count: number }>,
+  totals: Map<string, OperationTotal>,
   { source: { ns }, action }: OperationRequest,
   count: number,
 ): void {
