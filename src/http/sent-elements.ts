@@ -587,8 +587,8 @@ function checkPrefix(headers: Readonly<Record<string, string>> | null | undefine
 
 const QUOTE = 0x22;
 const COMMA = 0x2c;
-const OPENING = new Set([0x7b, 0x5b]);
-const CLOSING = new Set([0x7d, 0x5d]);
+const [OPEN_BRACE, CLOSE_BRACE] = [0x7b, 0x7d];
+const [OPEN_BRACKET, CLOSE_BRACKET] = [0x5b, 0x5d];
 
 /**
  * The source text of a member's value in an object, which is known to be JSON and to have the member; the last value if
@@ -626,8 +626,8 @@ function endOfValue(text: string, from: number): number {
   for (let at = from; at < text.length; at += 1) {
     const code = text.charCodeAt(at);
     if (code === QUOTE) at = endOfString(text, at) - 1;
-    else if (OPENING.has(code)) depth += 1;
-    else if (CLOSING.has(code)) {
+    else if (code === OPEN_BRACE || code === OPEN_BRACKET) depth += 1;
+    else if (code === CLOSE_BRACE || code === CLOSE_BRACKET) {
       // A number or a literal ends with the object around it.
       if (depth === 0) return at;
       depth -= 1;
