@@ -21,6 +21,11 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('batch.ts', 'queueOf(calls[end]) === queue', 'queueOf(calls[end]) !== null')],
   },
   {
+    name: 'a popped element has the expiry of the one before it',
+    suite: 'contract',
+    edits: [inWorker('take.ts', '        fields[sharedAt + 1] === expiresAt &&\n', '')],
+  },
+  {
     name: 'reservations in memory hide an element that becomes ready before them',
     suite: 'contract',
     edits: [inWorker('rows.ts', '    this.writeReservations([id]);', '    void id;')],

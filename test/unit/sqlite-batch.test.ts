@@ -8,6 +8,8 @@ import {
   type Inserted,
   nameOf,
   type Scanned,
+  SHARED_TAKEN_FIELDS,
+  SIMILAR,
   TAKEN_FIELDS,
   type Taken,
   type TakenFields,
@@ -24,6 +26,21 @@ const PING: Call = ['ping'];
 const RESERVE: Call = ['take', QUEUE, '', 1, 1000];
 const DECLARE: Call = ['declare', [QUEUE], null];
 const BAD: Call = ['undoTake', QUEUE, [{ id: 'no id' }]];
+
+/** The ids and tokens that a take returned. */
+function deliveriesOf([, , fields]: Taken): { id: string; token: string | null }[] {
+  const deliveries: { id: string; token: string | null }[] = [];
+  for (let at = 0; at < fields.length; ) {
+    const [mark, id, , , , token] = fields.slice(at) as TakenFields;
+    deliveries.push({ id, token });
+    at += TAKEN_FIELDS + (mark === SIMILAR ? 0 : SHARED_TAKEN_FIELDS);
+  }
+  return deliveries;
+}
+
+function idsOf(taken: Taken): string[] {
+  return deliveriesOf(taken).map(({ id }) => id);
+}
 
 interface OpenStore {
   readonly store: Store;
@@ -144,9 +161,10 @@ describe('a batch of calls in the SQLite engine', () => {
       }
     }
     const reserve: Call = ['take', QUEUE, '', 192, 1000, ''];
-    const [, , taken] = resultsOf([reserve])[0] as Taken;
-    const commitOf = (index: number, token = taken[index * TAKEN_FIELDS + 9], queue = QUEUE): Call => {
-      return ['settle', [queue, taken[index * TAKEN_FIELDS], '', 0, token, null, 'finish'], null];
+    const taken = resultsOf([reserve])[0] as Taken;
+    const deliveries = deliveriesOf(taken);
+    const commitOf = (index: number, token = deliveries[index]?.token, queue = QUEUE): Call => {
+      return ['settle', [queue, deliveries[index]?.id, '', 0, token, null, 'finish'], null];
     };
     const range = (from: number, to: number): Call[] =>
       Array.from({ length: to - from }, (_, i) => commitOf(from + i));
@@ -168,20 +186,24 @@ describe('a batch of calls in the SQLite engine', () => {
 
   const insert: Call = ['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null], null];
   const reserve = (count: number): Call => ['take', QUEUE, '', count, 1000, '', null, true];
-  const fieldsOf = ([, , fields]: Taken, place: number): string[] =>
-    fields.filter((_, at) => at % TAKEN_FIELDS === place) as string[];
-
   it('undoes what a failed transaction did to reservations in memory', () => {
     const { run } = openStore();
     const resultsOf = (calls: Call[]): unknown[] => run(calls)[0]?.results ?? [];
     const inserted = resultsOf(Array.from({ length: 12 }, () => insert));
     const [before] = resultsOf([reserve(4)]) as [Taken];
-    const tokens = fieldsOf(before, 9);
-    const commits = fieldsOf(before, 0).flatMap((id, at) => [QUEUE, id, '', 0, tokens[at], null, 'finish']);
+    const commits = deliveriesOf(before).flatMap(({ id, token }) => [
+      QUEUE,
+      id,
+      '',
+      0,
+      token,
+      null,
+      'finish',
+    ]);
     const counts: Call = ['counts', QUEUE, null];
     const results = resultsOf([['settle', commits, null], reserve(2), counts, BAD, reserve(3)]);
     assert.deepEqual(results[0], ['done', null, 'done', null, 'done', null, 'done', null]);
-    const taken = [before, results[1], results[4]].flatMap((one) => fieldsOf(one as Taken, 0));
+    const taken = [before, results[1], results[4]].flatMap((one) => idsOf(one as Taken));
     assert.deepEqual(taken, inserted.slice(0, 9));
     const [[{ ready, reserved }]] = resultsOf([counts]) as [[{ ready: number; reserved: number }]];
     assert.deepEqual([ready, reserved], [3, 5]);
@@ -189,15 +211,15 @@ describe('a batch of calls in the SQLite engine', () => {
 
   it('keeps the reservations in memory of earlier transactions if a new epoch of ids cannot be stored', (t) => {
     const { store, run } = openStore();
-    const idsOf = (calls: Call[]): string[] => fieldsOf(run(calls)[0]?.results[0] as Taken, 0);
+    const take = (): string[] => idsOf(run([reserve(2)])[0]?.results[0] as Taken);
     run(Array.from({ length: 4 }, () => insert));
-    const first = idsOf([reserve(2)]);
+    const first = take();
     let failures = 0;
     t.mock.getter(store.ids, 'isNearlySpent', () => failures++ === 0);
     t.mock.method(store.ids, 'startEpoch', () => {
       throw new Error('disk full');
     });
-    const second = idsOf([reserve(2)]);
+    const second = take();
     assert.equal(failures, 2);
     assert.equal(new Set([...first, ...second]).size, 4);
   });
@@ -211,9 +233,8 @@ describe('a batch of calls in the SQLite engine', () => {
     run(Array.from({ length: 512 }, (_, at) => (at % 2 === 0 ? insert : elsewhere)));
     run([['take', other, '', 8, 1000, '', null, true]]);
     const [taken] = resultsOf([['take', QUEUE, '', 256, 1000, '', null, false]]) as [Taken];
-    const tokens = fieldsOf(taken, 9);
-    const commits = fieldsOf(taken, 0).flatMap((id, at) => {
-      return [at === 0 ? QUEUE : null, id, '', 0, tokens[at], null, 'finish'];
+    const commits = deliveriesOf(taken).flatMap(({ id, token }, at) => {
+      return [at === 0 ? QUEUE : null, id, '', 0, token, null, 'finish'];
     });
     const { mock } = t.mock.method(store.ids, 'parse');
     const [results] = resultsOf([['settle', commits, null]]) as [unknown[]];
@@ -263,7 +284,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const { store, run } = openStore();
     run(Array.from({ length: 10_000 }, () => insert));
     const taken = Array.from({ length: 10 }, () => run([reserve(1000)])[0]?.results[0] as Taken);
-    assert.equal(new Set(taken.flatMap((one) => fieldsOf(one, 0))).size, 10_000);
+    assert.equal(new Set(taken.flatMap((one) => idsOf(one))).size, 10_000);
     const written = (): number | undefined => store.queues.find(QUEUE)?.subscriptions.get('')?.reserved;
     // A take reserves 64 elements at a time.
     assert.equal(written(), 10_000 - 128 * 64);
@@ -478,7 +499,7 @@ describe('a batch of calls in the SQLite engine', () => {
       const insert: Call = ['insert', queue, [null, null, 0, 0, 1, 0, '', null], null];
       const reserve: Call = ['take', queue, '', 1, i * 1000, ''];
       const [, taken] = (run([insert, reserve])[0]?.results ?? []) as [unknown, Taken];
-      const [id, , , , , , , , , token] = taken[2] as TakenFields;
+      const [{ id, token }] = deliveriesOf(taken) as [{ id: string; token: string }];
       if (i !== 7) run([['settle', [queue, id, '', 0, token, null, 'finish'], null]]);
     }
     let passes = 0;
@@ -520,7 +541,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const element = [null, null, 0, 0, 1, 0, '', null];
     run([['insert', QUEUE, [...element, ...element], null]]);
     const [result] = run([['take', QUEUE, '', 2, 1000, '']])[0]?.results ?? [];
-    const [id, , , , , , , , , token] = (result as Taken)[2] as TakenFields;
+    const [{ id, token }] = deliveriesOf(result as Taken) as [{ id: string; token: string }];
     const start = token?.slice(0, -1) ?? '';
     const digits = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=+/ é';
     const texts = [...digits].map((digit) => start + digit).filter((text) => text !== token);

@@ -160,21 +160,28 @@ export interface UndoneDelivery {
 
 export type Inserted = [repeats: number[] | null, ids: string[]];
 
-export type TakenFields = [
-  id: string,
+/**
+ * A taken delivery. If its mark is {@link NOT_SIMILAR}, {@link SharedTakenFields} follow. If it is {@link SIMILAR},
+ * those of the delivery before it apply to it, too.
+ */
+export type TakenFields = [mark: number, id: string, dueAt: number, ...BodyFields, token: string | null];
+export const TAKEN_FIELDS: TakenFields['length'] = 6;
+export const NOT_SIMILAR = 1;
+
+/** In these, deliveries of one take rarely differ. */
+export type SharedTakenFields = [
   tries: number,
-  dueAt: number,
   expiresAt: number | null,
   reason: string | null,
   type: string | null,
   more: string | null,
-  ...BodyFields,
-  token: string | null,
 ];
-export const TAKEN_FIELDS: TakenFields['length'] = 10;
+export const SHARED_TAKEN_FIELDS: SharedTakenFields['length'] = 5;
+
 export type Taken = [
   nextDueAt: number | null,
   until: number | null,
+  /** {@link TakenFields} of each. */
   deliveries: Fields,
   isCut: boolean,
   isLeft: boolean,

@@ -46,6 +46,8 @@ import {
   type QueueName,
   type RareFields,
   type Scanned,
+  SHARED_TAKEN_FIELDS,
+  type SharedTakenFields,
   SIMILAR,
   TAKEN_FIELDS,
   type Taken,
@@ -324,25 +326,51 @@ function identity<T>(result: T): T {
   return result;
 }
 
+/** What a delivery may share with those that follow it. */
+interface SharedFields extends Pick<Delivery, 'tries' | 'contentType' | 'contentEncoding' | 'headers'> {
+  readonly expiresAt: number | null;
+  readonly reason: string | null;
+}
+
+/** Reads the {@link SharedTakenFields} at an index. */
+function sharedFieldsAt(fields: Fields, at: number): SharedFields {
+  const { contentEncoding, headers } = decodeMetadata(fields[at + 4] as SharedTakenFields[4]);
+  return {
+    tries: fields[at] as SharedTakenFields[0],
+    expiresAt: fields[at + 1] as SharedTakenFields[1],
+    reason: fields[at + 2] as SharedTakenFields[2],
+    contentType: fields[at + 3] as SharedTakenFields[3],
+    contentEncoding,
+    headers,
+  };
+}
+
+const NOTHING_SHARED = sharedFieldsAt([0, null, null, null, null], 0);
+
 /** Reads by index: tuples would take 0.2 of the 6 µs of a taken element. */
 function readTaken([, until, fields]: Taken, group: GroupName, bodies: PackedBodies): Delivery[] {
   const deliveries: Delivery[] = [];
-  for (let at = 0; at < fields.length; at += TAKEN_FIELDS) {
-    const { contentEncoding, headers } = decodeMetadata(fields[at + 6] as TakenFields[6]);
-    const token = fields[at + 9] as TakenFields[9];
+  let shared = NOTHING_SHARED;
+  for (let next = 0; next < fields.length; ) {
+    const at = next;
+    next += TAKEN_FIELDS;
+    if (fields[at] !== SIMILAR) {
+      shared = sharedFieldsAt(fields, next);
+      next += SHARED_TAKEN_FIELDS;
+    }
+    const { tries, contentType, contentEncoding, headers, expiresAt, reason } = shared;
+    const token = fields[at + 5] as TakenFields[5];
     const delivery: Delivery = {
-      id: fields[at] as TakenFields[0],
+      id: fields[at + 1] as TakenFields[1],
       group,
-      tries: fields[at + 1] as TakenFields[1],
+      tries,
       matureAt: fields[at + 2] as TakenFields[2],
-      contentType: fields[at + 5] as TakenFields[5],
+      contentType,
       contentEncoding,
       headers,
-      body: bodyAt(bodies, fields[at + 7] as TakenFields[7], fields[at + 8] as TakenFields[8]),
+      body: bodyAt(bodies, fields[at + 3] as TakenFields[3], fields[at + 4] as TakenFields[4]),
       lease: token === null || until === null ? null : { token, until },
     };
-    const expiresAt = fields[at + 3] as TakenFields[3];
-    const reason = fields[at + 4] as TakenFields[4];
     if (token !== null || (expiresAt === null && reason === null)) deliveries.push(delivery);
     else {
       const popped: UndoableDelivery = { ...delivery, expiresAt, reason };

@@ -8,7 +8,7 @@ import { toByteString } from '../../../src/util/byte-string.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { rollback, settle } from '../../support/settle.ts';
-import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
+import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES, type Reserved } from '../fixture.ts';
 
 export function reasonContract({ open }: EngineUnderTest): void {
   describe('reasons and dead letters', () => {
@@ -44,15 +44,38 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.equal(headers.get('x-dl-tries'), String(MAX_TRIES));
     });
 
-    it('a reason survives a pop that is undone', async () => {
+    it('elements that are popped together keep their own reasons and expiries if the pop is undone', async () => {
       const queue = on.queue();
-      await on.storage.insert(queue, [newElement()]);
-      const ref = byToken(await on.reserveOne(queue));
-      await rollback(on.storage, queue, [
-        { ...ref, delayMs: 0, countTry: true, reason: 'of the "first" try: \u00e9' },
-      ]);
+      const inAnHour = on.opened.now() + 3_600_000;
+      const expiries = [null, inAnHour, inAnHour + 1000, null, null];
+      await on.storage.insert(
+        queue,
+        expiries.map((expiresAt) => newElement({ expiresAt })),
+      );
+      const reasons = [null, null, 'of the "first" try: \u00e9', 'of the "first" try: \u00e9', 'another'];
+      const reserved = (await on.reserve(queue)) as Reserved[];
+      await rollback(
+        on.storage,
+        queue,
+        reserved.map((one, i) => ({
+          ...byToken(one),
+          delayMs: 0,
+          countTry: true,
+          reason: reasons[i] ?? null,
+        })),
+      );
+      const facts = async (): Promise<unknown[]> => {
+        const options = { group: '', after: null, limit: 9, bodies: false, states: ['ready'] } as const;
+        const { deliveries } = await on.storage.scan(queue, options);
+        return deliveries.map(({ id, reason, expiresAt }) => [id, reason, expiresAt]);
+      };
+      const before = await facts();
+      assert.deepEqual(
+        before,
+        reserved.map(({ id }, i) => [id, reasons[i], expiries[i]]),
+      );
       await on.storage.undoTake(queue, await on.pop(queue));
-      assert.deepEqual(await scanReasons(queue), ['of the "first" try: \u00e9']);
+      assert.deepEqual(await facts(), before);
     });
 
     it('a dead letter whose last try had no reason has none', async () => {

@@ -1,7 +1,15 @@
 import { SCAN_BYTES, scanCursor, scanStarts } from '../../../engine/scan-cursor.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { LIMITS } from '../../../model/limits.ts';
-import { bodyAt, type Fields, type Scanned, type TakenFields } from '../protocol.ts';
+import {
+  bodyAt,
+  type Fields,
+  NOT_SIMILAR,
+  type Scanned,
+  type SharedTakenFields,
+  SIMILAR,
+  type TakenFields,
+} from '../protocol.ts';
 import { StoredDelivery, setAsideDamaged } from './delivery.ts';
 import {
   elementOf,
@@ -35,6 +43,8 @@ export const take: Run<'take'> = (store, name, group, count, leaseMs, holders, m
   let isCut = false;
   let isLeft = false;
   const fields: Fields = [];
+  /** Index of the last {@link SharedTakenFields}; -1: there are none. */
+  let sharedAt = -1;
   let storedToken: string | null = null;
   let left = count;
   let expired = 0;
@@ -79,8 +89,20 @@ export const take: Run<'take'> = (store, name, group, count, leaseMs, holders, m
       const id = store.ids.format(elementOf(row));
       const { byteLength } = body;
       const offset = reply.add(body);
-      const own: TakenFields = [id, tries, dueAt, expiresAt, reason, type, more, offset, byteLength, token];
-      fields.push(...own);
+      const isSimilar =
+        sharedAt >= 0 &&
+        fields[sharedAt] === tries &&
+        fields[sharedAt + 1] === expiresAt &&
+        fields[sharedAt + 2] === reason &&
+        fields[sharedAt + 3] === type &&
+        fields[sharedAt + 4] === more;
+      const own: TakenFields = [isSimilar ? SIMILAR : NOT_SIMILAR, id, dueAt, offset, byteLength, token];
+      const end = fields.push(...own);
+      if (!isSimilar) {
+        sharedAt = end;
+        const shared: SharedTakenFields = [tries, expiresAt, reason, type, more];
+        fields.push(...shared);
+      }
       left--;
     }
     if (until === null) rows.remove(subscription, taken);
