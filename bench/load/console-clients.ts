@@ -3,6 +3,7 @@
  * ConsoleClientsTarget>`. Communicates through {@link Helper}: a ready message, then one answer per request.
  */
 import { request as httpRequest } from 'node:http';
+import { createGunzip } from 'node:zlib';
 import { QueueClient } from '../../test/support/http-client.ts';
 
 export interface ConsoleClientsTarget {
@@ -101,7 +102,9 @@ async function open(number: number, count: number): Promise<void> {
 function listen(): { complete: Promise<void>; close(): void } {
   const { promise: complete, resolve, reject } = Promise.withResolvers<void>();
   let isClosed = false;
-  const request = httpRequest(`${url}${EVENTS}`, { agent: false, headers: { authorization: AUTHORIZATION } });
+  // As browsers do.
+  const headers = { authorization: AUTHORIZATION, 'accept-encoding': 'gzip' };
+  const request = httpRequest(`${url}${EVENTS}`, { agent: false, headers });
   const fail = (error: Error): void => {
     if (!isClosed) reject(error);
   };
@@ -109,6 +112,10 @@ function listen(): { complete: Promise<void>; close(): void } {
   request.on('response', (response) => {
     response.on('data', (chunk: Buffer) => {
       eventBytes += chunk.length;
+    });
+    const events = response.pipe(createGunzip());
+    events.on('error', fail);
+    events.on('data', (chunk: Buffer) => {
       if (chunk.includes(COMPLETE)) resolve();
     });
     response.on('close', () => fail(new Error('The server ended a stream.')));
