@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { headerOf, jsonOf, queuePath } from '../../support/http-client.ts';
+import { headerOf, queuePath } from '../../support/http-client.ts';
 import type { Harness } from '../harness.ts';
 
-/** Tests of the spec's sections 5, 7 and 8, as far as they concern queues. */
+/** Tests of the spec's sections 5 and 8, as far as they concern queues and no other row says the same. */
 export function errorAndLimitRows(harness: () => Harness): void {
   describe('5 Authentication', () => {
     it('every operation requires HTTP Basic credentials', async () => {
@@ -36,21 +36,6 @@ export function errorAndLimitRows(harness: () => Harness): void {
     });
   });
 
-  describe('7 Errors', () => {
-    it('a cancelled call is answered with 410 Queue Pop Cancelled, text/html; charset=utf-8 and the body cancel', async () => {
-      const client = harness().client();
-      const queue = harness().queue();
-      const waiting = client.get('N', queue, { tid: 't' });
-      await harness().waiting(1);
-      await client.cancel('N', queue, 't');
-      const answer = await waiting;
-      assert.equal(answer.status, 410);
-      assert.equal(answer.reason, 'Queue Pop Cancelled');
-      assert.equal(headerOf(answer, 'content-type'), 'text/html; charset=utf-8');
-      assert.equal(answer.body.toString('latin1'), 'cancel');
-    });
-  });
-
   describe('8 Limits', () => {
     it('the default blocking time is indefinite', async () => {
       const client = harness().client();
@@ -62,21 +47,6 @@ export function errorAndLimitRows(harness: () => Harness): void {
       await harness().waiting(1);
       await client.insert('N', queue, 'a');
       assert.equal((await waiting).status, 200);
-    });
-
-    it('the default tries on insert is 0', async () => {
-      const client = harness().client();
-      const queue = harness().queue();
-      await client.insert('N', queue, 'a');
-      assert.equal(headerOf(await client.get('N', queue), 'x-ks-tries'), '0');
-    });
-
-    it('the default rollback delay is 0 ms', async () => {
-      const client = harness().client();
-      const queue = harness().queue();
-      await client.insert('N', queue, 'a');
-      await client.rollback('N', queue, headerOf(await client.reserve('N', queue), 'x-ks-id'));
-      assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 1);
     });
   });
 }
