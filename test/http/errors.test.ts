@@ -26,19 +26,4 @@ describe('Errors on the wire', () => {
       });
     });
   }
-
-  it('exchange-not-found is sent as HTML with the escaped id', () => {
-    const of = (id: string) =>
-      errorResponse(new QuaysideError('exchange-not-found', '', { extra: { id } }), null);
-    assert.deepEqual(of('x1'), {
-      status: 404,
-      reason: 'Not Found',
-      contentType: 'text/html; charset=utf-8',
-      body: 'no such exchange [x1]',
-    });
-    assert.equal(
-      of(`<script>alert("1'&")</script>`).body,
-      'no such exchange [&lt;script&gt;alert(&quot;1&#39;&amp;&quot;)&lt;/script&gt;]',
-    );
-  });
 });

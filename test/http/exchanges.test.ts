@@ -243,8 +243,8 @@ describe('HTTP interface of exchanges', () => {
 
     it('the id is HTML-escaped, and clients that accept problem details receive them', async () => {
       const { client } = fresh();
-      const answer = await client.request('GET', '/x/%3Cscript%3E');
-      assert.equal(answer.body.toString(), 'no such exchange [&lt;script&gt;]');
+      const answer = await client.request('GET', '/x/%3Cscript%3E%22%27%26');
+      assert.equal(answer.body.toString(), 'no such exchange [&lt;script&gt;&quot;&#39;&amp;]');
       assert.equal(headerOf(answer, 'x-content-type-options'), 'nosniff');
       const problem = await client.request('GET', '/x/none', {
         headers: { accept: 'application/problem+json' },

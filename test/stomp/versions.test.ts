@@ -88,18 +88,6 @@ describe('Older versions of STOMP', () => {
       client.send('UNSUBSCRIBE', { destination: '/q/N/a' });
       await client.expectError('malformed-request');
     });
-
-    it('does not trim header values', async () => {
-      const client = await node.client('1.1');
-      client.write('BEGIN\ntransaction: t \nreceipt: r \n\n\0');
-      assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), ' r ');
-    });
-
-    it('is negotiated by the command STOMP as well', async () => {
-      const client = await node.stranger();
-      client.send('STOMP', { 'accept-version': '1.1', host: 'h', login: 'test', passcode: 'test' });
-      assert.equal((await client.expect('CONNECTED')).headers.get('version'), '1.1');
-    });
   });
 
   describe('STOMP 1.0', () => {
