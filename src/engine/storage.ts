@@ -1,4 +1,11 @@
-import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../model/element.ts';
+import type {
+  Delivery,
+  DeliveryState,
+  ElementHead,
+  ElementId,
+  GroupName,
+  NewElement,
+} from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Holder, Tids } from '../model/owner.ts';
 import type { ReadySignal, Signaller } from './signaller.ts';
@@ -367,8 +374,8 @@ export interface MoveAction {
   readonly groups: readonly GroupName[];
   /** Of the copy; null: the delivery's. */
   readonly tries: number | null;
-  /** Alternating names and values, which replace headers of the element; the value null removes a header. */
-  readonly headers: readonly (string | null)[];
+  /** Of the copy, instead of the element's content type, encoding and headers; null: those of the element. */
+  readonly head: ElementHead | null;
 }
 
 /**

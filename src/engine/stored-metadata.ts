@@ -9,13 +9,15 @@ import { withChanges } from '../model/headers.ts';
 import { deadLetterHeaders } from '../model/service-headers.ts';
 import { toByteString } from '../util/byte-string.ts';
 
-// How engines store headers: as JSON. A step of a store that copies an element appends a line instead of changing the
-// first one, so that it need not parse any; the headers are computed when the element is read.
+// How engines store headers: as JSON. A store that moves an element to a dead-letter queue appends a line instead of
+// changing the first one, so that it need not parse any; the headers are computed when the element is read. The first
+// dead-letter line names the original, the last one the move that the headers describe. A further line replaces the
+// last one unless that is the first, so that lines do not grow with each move.
 
 /**
  * - `d`: the element became a dead letter. `original` is the engine's form of its id. Lines of earlier releases have no
  *   group.
- * - `h`: a move replaced these headers; the value null removed one.
+ * - `h`: written by earlier releases. A move replaced these headers; the value null removed one.
  */
 type Line =
   | readonly [
@@ -54,11 +56,6 @@ export function decodeMetadata(text: string | null, idOf: IdOf = String): Metada
   const [first = '', ...lines] = text.split('\n');
   const [contentEncoding = null, ...headers] = JSON.parse(first || '[]') as [string | null, ...string[]];
   return { contentEncoding, headers: withLines(headers, lines, idOf) };
-}
-
-/** What a move appends to the first line; empty if it replaces no headers. */
-export function encodeChanges(headers: readonly (string | null)[]): string {
-  return headers.length === 0 ? '' : `\n${JSON.stringify(['h', ...headers])}`;
 }
 
 /** Applies the lines that follow the first one to its headers. */

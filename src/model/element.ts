@@ -31,6 +31,9 @@ export interface ElementContent {
   readonly headers: ElementHeaders;
 }
 
+/** The content without the body. */
+export type ElementHead = Omit<ElementContent, 'body'>;
+
 /** An element to insert. */
 export interface NewElement extends ElementContent {
   /** The moment from which it may be delivered, ms since 1970. Null: `delayMs` after the engine's current time. */

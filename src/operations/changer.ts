@@ -5,6 +5,7 @@ import { isKeySeen } from '../engine/request-keys.ts';
 import { countPuts } from '../engine/stats.ts';
 import type { MoveAction, ScannedDelivery, SettleAction, SettleItem } from '../engine/storage.ts';
 import {
+  type ElementHead,
   type ElementHeaders,
   type ElementId,
   type GroupName,
@@ -164,7 +165,7 @@ export class ElementChanger {
       case 'redrive': {
         const to = this.#returnOf(delivery);
         if (typeof to === 'string') return to;
-        const move = this.#moveTo(to, { tries: 0, headers: WITHOUT_DEAD_LETTER_HEADERS });
+        const move = this.#moveTo(to, { tries: 0, head: headWith(delivery, WITHOUT_DEAD_LETTER_HEADERS) });
         return waiting({ ...move, groups: [this.#failedGroup(delivery)] }, to);
       }
       default: {
@@ -172,39 +173,42 @@ export class ElementChanger {
         const to = transit ?? target;
         if (to === null) return 'This action has no target.';
         const problem = transit === null || target === null ? null : unsupportedReason(delivery, target);
-        return problem ?? waiting(this.#moveTo(to, transit === null ? KEEP : this.#transitChanges()), to);
+        return (
+          problem ?? waiting(this.#moveTo(to, transit === null ? KEEP : this.#transitChanges(delivery)), to)
+        );
       }
     }
   }
 
   /** Skips an element that needs no change: this operation may have stored it, if the engine's clock was set back. */
   #set(
-    { headers, tries }: ScannedDelivery,
+    delivery: ScannedDelivery,
     change: ElementChange | null,
     waiting: (action: SettleAction, to: Queue) => PlannedChange,
   ): PlannedChange | string | null {
     if (change === null) return 'This action has nothing to set.';
     const { source } = this.#options.queues;
+    const { headers, tries } = delivery;
+    const head = headWith(delivery, change.headers);
     try {
-      const changed = checkHeaders(withChanges(headers, change.headers), {
-        exempt: SERVICE_HEADERS,
-      });
-      const isSame = (change.tries === null || change.tries === tries) && isSamePairs(changed, headers);
+      checkHeaders(head.headers, { exempt: SERVICE_HEADERS });
+      const isSame = (change.tries === null || change.tries === tries) && isSamePairs(head.headers, headers);
       if (isSame) return null;
     } catch (error) {
       if (error instanceof QuaysideError) return error.message;
       throw error;
     }
-    return waiting(this.#moveTo(source, change), source);
+    return waiting(this.#moveTo(source, { tries: change.tries, head }), source);
   }
 
   /** A move within the source's engine. Within the namespace, a stream's element keeps its group. */
-  #moveTo(to: Queue, { tries, headers }: Pick<MoveAction, 'tries' | 'headers'>): MoveAction {
-    return { kind: 'move', to: to.key, groups: this.#groupsIn(to), tries, headers };
+  #moveTo(to: Queue, { tries, head }: CopyTerms): MoveAction {
+    return { kind: 'move', to: to.key, groups: this.#groupsIn(to), tries, head };
   }
 
-  #transitChanges(): Pick<MoveAction, 'tries' | 'headers'> {
-    return { tries: null, headers: [MOVED_FROM, toByteString(this.#options.queues.source.key.name)] };
+  #transitChanges(delivery: ScannedDelivery): CopyTerms {
+    const { name } = this.#options.queues.source.key;
+    return { tries: null, head: headWith(delivery, [MOVED_FROM, toByteString(name)]) };
   }
 
   #groupsIn(to: Queue): readonly GroupName[] {
@@ -430,17 +434,19 @@ export class ElementChanger {
     const { source, group, target } = this.#options.queues;
     if (transit === null || target === null) return;
     const { storage } = transit.namespace;
-    const back: MoveAction = {
+    const back = (delivery: ScannedDelivery): MoveAction => ({
       kind: 'move',
       to: source.key,
       groups: [group],
       tries: null,
-      headers: WITHOUT_TRANSIT_HEADER,
-    };
+      head: headWith(delivery, WITHOUT_TRANSIT_HEADER),
+    });
     for await (const found of pagesToEmpty(transit, group)) {
       const arrived = this.#mayHaveArrived ? await this.#arrivedOf(found, target) : NONE;
       await storage.settle(
-        found.map(({ id }) => waitingItem(transit, id, group, arrived.has(id) ? FINISH : back)),
+        found.map((delivery) =>
+          waitingItem(transit, delivery.id, group, arrived.has(delivery.id) ? FINISH : back(delivery)),
+        ),
       );
       const count = found.length - arrived.size;
       this.returnedCount += count;
@@ -479,7 +485,17 @@ interface PlannedChange {
   readonly item: SettleItem;
 }
 
-const KEEP = { tries: null, headers: [] } as const;
+type CopyTerms = Pick<MoveAction, 'tries' | 'head'>;
+
+const KEEP: CopyTerms = { tries: null, head: null };
+
+/** The head of a delivery's copy with some headers replaced. @param changes see {@link withChanges} */
+function headWith(
+  { contentType, contentEncoding, headers }: ScannedDelivery,
+  changes: readonly (string | null)[],
+): ElementHead {
+  return { contentType, contentEncoding, headers: withChanges(headers, changes) };
+}
 
 /** The queue and the groups that receive an element. */
 function targetOf({ to, item: { action } }: PlannedChange): string {

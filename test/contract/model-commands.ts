@@ -1,7 +1,12 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import type { QueueOptions, ScanPage, SettleAction, SettleItem } from '../../src/engine/storage.ts';
-import { DELIVERY_STATES, type Delivery, type DeliveryState } from '../../src/model/element.ts';
+import {
+  DELIVERY_STATES,
+  type Delivery,
+  type DeliveryState,
+  type ElementHead,
+} from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { commit, extend, purge, remove, rollback, transfer } from '../support/settle.ts';
 import type { Model, ModelDelivery } from './model.ts';
@@ -356,7 +361,11 @@ const actions: fc.Arbitrary<SettleAction> = fc.oneof(
       to: fc.constant(to),
       groups: to.ns === 'stream' ? fc.constantFrom(['g1'], ['g2', 'g3']) : fc.constant(['']),
       tries: fc.constantFrom(null, null, 0, 1),
-      headers: fc.constantFrom<(string | null)[]>([], [], ['a', 'new'], ['a', null, 'b', '2']),
+      head: fc.constantFrom<ElementHead | null>(
+        null,
+        { contentType: null, contentEncoding: null, headers: [] },
+        { contentType: 'text/ü', contentEncoding: 'br', headers: ['a', 'new', 'b', '"'] },
+      ),
     }),
   ),
 );

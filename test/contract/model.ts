@@ -300,17 +300,12 @@ export class Model {
     }
   }
 
-  #move(delivery: ModelDelivery, { to, groups, tries, headers }: MoveAction): void {
+  #move(delivery: ModelDelivery, { to, groups, tries, head }: MoveAction): void {
     const { element, dueAt, expiresAt } = delivery;
-    const changes = pairs(headers);
-    const kept = pairs(element.content.headers).filter(([name]) =>
-      changes.every(([other]) => other !== name),
-    );
-    const added = changes.filter(([, value]) => value !== null);
     this.#finish(delivery);
     this.insert(to, {
       ...element.content,
-      headers: [...kept, ...added].flatMap(([name, value]) => [name, value ?? '']),
+      ...head,
       matureAt: dueAt,
       delayMs: 0,
       tries: tries ?? delivery.tries,
@@ -464,11 +459,6 @@ function newDelivery(element: ModelElement, group: string): ModelDelivery {
     reservedAt: 0,
     leaseUntil: 0,
   };
-}
-
-/** Pairs of names and values; a null value removes the header. */
-function pairs(flat: readonly (string | null)[]): [string, string | null][] {
-  return flat.flatMap((name, i) => (i % 2 === 0 && name !== null ? [[name, flat[i + 1] ?? null]] : []));
 }
 
 function keyOf({ ns, name }: QueueKey): string {

@@ -99,7 +99,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
       to: { ns: 'plain', name },
       groups: [''],
       tries: null,
-      headers: [],
+      head: null,
     } as const;
     return { queue: QUEUE, id, group: '', token: null, from: 'reserved', action };
   };
@@ -407,7 +407,7 @@ describe('A PostgreSQL plan that was made when the tables were empty at the last
           { kind: 'finish' },
           { kind: 'release', delayMs: 0, countTry: true },
           { kind: 'extend', leaseMs: 60_000 },
-          { kind: 'move', to, groups: [group], tries: null, headers: [] },
+          { kind: 'move', to, groups: [group], tries: null, head: null },
         ];
         const items = deliveries.map(({ id }, place): SettleItem => {
           const action = actions[place % actions.length] ?? { kind: 'finish' };

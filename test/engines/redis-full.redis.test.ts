@@ -77,7 +77,7 @@ describe('A Redis server', () => {
     const inserts = [{ queue: OTHER, element: newElement({ body: 'copy' }) }];
     assert.equal(await settle(first, 'reserved', { kind: 'finish', inserts }), 'storage-full');
     assert.equal(await settle(first, 'reserved', { kind: 'extend', leaseMs: 2_000 }), 'done');
-    const move = { kind: 'move', to: OTHER, groups: [''], tries: null, headers: [] } as const;
+    const move = { kind: 'move', to: OTHER, groups: [''], tries: null, head: null } as const;
     assert.equal(await settle(first, 'reserved', move), 'storage-full');
     const release = { kind: 'release', delayMs: 1_000, countTry: true } as const;
     assert.equal(await settle(first, 'reserved', release), 'done');

@@ -19,7 +19,7 @@ const ACTIONS: readonly SettleAction[] = [
   { kind: 'release', delayMs: 0, countTry: true },
   { kind: 'extend', leaseMs: 3_600_000 },
   { kind: 'dead-letter', countTry: true, reason: 'x' },
-  { kind: 'move', to: { ns: 'plain', name: 'other' }, groups: [''], tries: null, headers: [] },
+  { kind: 'move', to: { ns: 'plain', name: 'other' }, groups: [''], tries: null, head: null },
 ];
 
 /** Two elements with one key and different content: neither is stored. */

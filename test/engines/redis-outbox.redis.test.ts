@@ -460,7 +460,8 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.ok(dies && moves);
     const failed = { ...dies, delayMs: 0, countTry: true, reason: 'no good' };
     assert.deepEqual(await rollback(storage, SOURCE, [failed]), ['dead-lettered']);
-    const action = { kind: 'move', to: TARGET, groups: [''], tries: 7, headers: ['x-note', 'ü'] } as const;
+    const head = { contentType: null, contentEncoding: null, headers: ['x-note', 'ü'] };
+    const action = { kind: 'move', to: TARGET, groups: [''], tries: 7, head } as const;
     const [result] = await storage.settle([{ ...moves, queue: SOURCE, from: 'reserved', action }]);
     assert.equal(result?.outcome, 'done');
     const [dead] = (await storage.take({ ns: 'plain', name: 'own' }, POP)).deliveries;

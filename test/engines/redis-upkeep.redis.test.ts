@@ -263,7 +263,7 @@ describe('Housekeeping of the Redis engine', () => {
     await engine.storage.insert(QUEUE, [newElement({ expiresAt })]);
     const { deliveries } = await reserve(1_000);
     const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
-    const action = { kind: 'move', to: DEAD, groups: [''], tries: null, headers: [] } as const;
+    const action = { kind: 'move', to: DEAD, groups: [''], tries: null, head: null } as const;
     assert.deepEqual(await settle(engine.storage, QUEUE, refs, action), ['done']);
     clock.advance(20_000);
     await sweepAll();
@@ -347,7 +347,7 @@ describe('Housekeeping of the Redis engine', () => {
     const { deliveries } = await reserve(60_000);
     const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
     await cli('CONFIG', 'RESETSTAT');
-    const action = { kind: 'move', to: DEAD, groups: [''], tries: null, headers: [] } as const;
+    const action = { kind: 'move', to: DEAD, groups: [''], tries: null, head: null } as const;
     assert.deepEqual(new Set(await settle(storage, QUEUE, refs, action)), new Set(['done']));
     const [, calls] = /cmdstat_fcall:calls=(\d+)/.exec(await cli('INFO', 'commandstats')) ?? [];
     assert.ok(Number(calls) < 10, `${calls} calls`);

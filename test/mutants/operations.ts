@@ -224,8 +224,8 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations',
     edits: edit(
       'operations/changer.ts',
-      '{ tries: 0, headers: WITHOUT_DEAD_LETTER_HEADERS }',
-      '{ tries: null, headers: WITHOUT_DEAD_LETTER_HEADERS }',
+      '{ tries: 0, head: headWith(delivery, WITHOUT_DEAD_LETTER_HEADERS) }',
+      '{ tries: null, head: headWith(delivery, WITHOUT_DEAD_LETTER_HEADERS) }',
     ),
   },
   {
@@ -233,8 +233,8 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations',
     edits: edit(
       'operations/changer.ts',
-      '{ tries: 0, headers: WITHOUT_DEAD_LETTER_HEADERS }',
-      '{ tries: 0, headers: [] }',
+      '{ tries: 0, head: headWith(delivery, WITHOUT_DEAD_LETTER_HEADERS) }',
+      '{ tries: 0, head: null }',
     ),
   },
   {

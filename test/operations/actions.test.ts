@@ -26,6 +26,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       plain('stream', { groups: ['g1', 'g2'] }),
       plain('strict', { groups: ['g1', 'g2'], deadLetter: { maxTries: 1, queue: 'dead' } }),
       plain('narrow', { deadLetter: { maxTries: 1, queue: 'dead' } }),
+      plain('failing', { deadLetter: { maxTries: 1, queue: 'dead' } }),
       plain('few', { groups: ['g1'], maxGroups: 1, deadLetter: { maxTries: 1, queue: 'dead' } }),
     ];
 
@@ -202,6 +203,32 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
         [0],
       );
       assert.deepEqual(await node.bodies('jobs', 'dead'), ['no dead letter']);
+    });
+
+    it('an element that fails and is redriven many times keeps its headers and its size', async () => {
+      const q = queue();
+      await node.insert('failing', q, { headers: ['own', '1'] });
+      /** Returns the headers of the dead letter, without the moment, and the bytes stored. */
+      async function fail(): Promise<[headers: string[], bytes: number]> {
+        const reason = 'broken '.repeat(100);
+        const [held] = await node.reserve('failing', q, 1);
+        const failing = node.broker.namespace('failing').queue(q);
+        const ref = { id: held?.id ?? '', group: null, token: held?.lease?.token ?? null };
+        await failing.settleAll([failing.item(ref, { kind: 'release', delayMs: 0, countTry: true, reason })]);
+        const [dead] = await node.elements('failing', 'dead');
+        const headers = [...(dead?.headers ?? [])];
+        const { bytes } = await opened.engine.storage.usage('failing');
+        const done = await node.run({ action: 'redrive', source: { ns: 'failing', queue: 'dead' } }, opened);
+        assert.deepEqual([done.state, done.changed, done.failed], ['done', 1, 0]);
+        return [headers.toSpliced(headers.indexOf('x-dl-at') + 1, 1), bytes ?? 0];
+      }
+      await fail();
+      const [headers, bytes] = await fail();
+      for (let i = 2; i < 99; i += 1) await fail();
+      const [later, grown] = await fail();
+      assert.deepEqual(later, headers);
+      assert.ok(grown < bytes + 65_536, `${bytes} bytes became ${grown}`);
+      await node.run({ action: 'delete', source: { ns: 'failing', queue: q } }, opened);
     });
 
     it('redrive returns a dead letter of a stream to the group for which it failed', async () => {

@@ -85,7 +85,7 @@ describe('Large elements of SQLite moved by one call', () => {
   const ACTIONS: readonly SettleAction[] = [
     { kind: 'dead-letter', countTry: true, reason: null },
     { kind: 'release', delayMs: 0, countTry: true },
-    { kind: 'move', to: DEAD, groups: [''], tries: null, headers: [] },
+    { kind: 'move', to: DEAD, groups: [''], tries: null, head: null },
   ];
 
   for (const action of ACTIONS) {
@@ -113,7 +113,7 @@ describe('Large elements of SQLite moved by one call', () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const ids = await engine.storage.insert(QUEUE, large({}));
-      const action = { kind: 'move', to: DEAD, groups: [''], tries: null, headers: [] } as const;
+      const action = { kind: 'move', to: DEAD, groups: [''], tries: null, head: null } as const;
       const item = { queue: QUEUE, group: '', from: 'waiting', token: null, action } as const;
       const settling = engine.storage.settle(ids.map((id) => ({ ...item, id })));
       const [results] = await Promise.all([settling, engine.stop()]);

@@ -1,23 +1,21 @@
 import { MAX_REASON_BYTES } from '../../engine/storage.ts';
 import { withLines } from '../../engine/stored-metadata.ts';
-import type { ElementContent } from '../../model/element.ts';
+import type { ElementHead } from '../../model/element.ts';
 import { type LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 
 /**
  * The column `head`: an element without its body, as text. JSON escapes characters that PostgreSQL's text type cannot
- * store. The first line is `[contentType, contentEncoding, name, value, …]`; statements that copy an element append
+ * store. The first line is `[contentType, contentEncoding, name, value, …]`; statements that move dead letters append
  * others, see `engine/stored-metadata.ts`.
  */
 type Head = readonly [contentType: string | null, contentEncoding: string | null, ...headers: string[]];
 
-type DecodedHead = Omit<ElementContent, 'body'>;
-
-export function encodeHead({ contentType, contentEncoding, headers }: DecodedHead): string {
+export function encodeHead({ contentType, contentEncoding, headers }: ElementHead): string {
   return JSON.stringify([contentType, contentEncoding, ...headers] satisfies Head);
 }
 
-export function decodeHead(text: string, ids: Ids): DecodedHead {
+export function decodeHead(text: string, ids: Ids): ElementHead {
   const [first = '', ...lines] = text.split('\n');
   const [contentType, contentEncoding, ...stored] = JSON.parse(first) as Head;
   const headers = withLines(stored, lines, (seq) => ids.format(Number(seq)));

@@ -87,7 +87,7 @@ const EXPIRE: Statement = {
     `moved AS (DELETE FROM delivery d USING x, t WHERE d.ctid = x.tid AND x.goes
       RETURNING x.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, d.body, ${CONTENT_BYTES}, x.name, x.grp,
         x.ns AS to_ns, x.target AS to_name, CASE WHEN x.target IS NOT NULL THEN x.dead_groups END AS to_groups, t.now AS to_due,
-        0 AS to_tries, NULL::bigint AS to_expires, x.reason AS to_reason,
+        0 AS to_tries, NULL::bigint AS to_expires, x.reason AS to_reason, NULL::text AS new_head,
         ${deadLetterLine('x', 'd.tries + x.is_lease::int', 'd.seq', 'x.reason')} AS line)`,
     ...copyMoved(),
   )}

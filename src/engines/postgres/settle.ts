@@ -1,7 +1,6 @@
 import { SETTLED, type SettleItem, type SettleResult } from '../../engine/storage.ts';
-import { encodeChanges } from '../../engine/stored-metadata.ts';
 import { ownerNumber } from '../../model/owner.ts';
-import { encodeReason, parseToken, type Token } from './content.ts';
+import { encodeHead, encodeReason, parseToken, type Token } from './content.ts';
 import { type ElementKinds, kindsOf, NewElements, storeElements } from './insert.ts';
 import { type Context, type Item, type Operation, type Prepared, RETRY } from './operations.ts';
 import type { RegisteredQueue, Subscription } from './registry.ts';
@@ -340,7 +339,10 @@ function changeOperation(context: Context): SettleOperation {
       return to && textArrayLiteral([...new Set(to.groups)]);
     })
     .int('to_tries', (ref) => target(ref)?.tries ?? null)
-    .text('line', (ref) => encodeChanges(target(ref)?.headers ?? []));
+    .text('head', (ref) => {
+      const head = target(ref)?.head ?? null;
+      return head && encodeHead(head);
+    });
   const tries = 'x.tries + x.counts::int';
   const moved = `moved AS (DELETE FROM delivery d USING going x, t WHERE d.ctid = x.new_tid
     RETURNING x.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, d.body, ${CONTENT_BYTES},
@@ -350,7 +352,7 @@ function changeOperation(context: Context): SettleOperation {
       CASE WHEN x.to_name IS NULL THEN 0 ELSE coalesce(x.to_tries, x.tries) END AS to_tries,
       CASE WHEN x.to_name IS NOT NULL THEN d.expires_at END AS to_expires,
       CASE WHEN x.to_name IS NULL THEN x.reason END AS to_reason,
-      CASE WHEN x.to_name IS NULL THEN ${deadLetterLine('x', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
+      x.head AS new_head, CASE WHEN x.to_name IS NULL THEN ${deadLetterLine('x', tries, 'd.seq', 'x.reason')} END AS line)`;
   const locked = `x AS MATERIALIZED (SELECT d.new_tid, r.*, d.due_at AS old_due, d.lease_until IS NULL AS was_waiting, d.tries,
       y.ns, y.name, y.grp, y.target, y.dead_groups,
       coalesce(CASE WHEN r.by_default THEN t.now + ${retryDelay('y.retry', 'd.tries + 1', 'd.seq')} END, ${dueAt('r.dies')}) AS new_due,

@@ -182,15 +182,25 @@ export function deadLetterLine(from: string, tries: string, seq: string, reason:
 }
 
 /**
+ * The head of the copy of a moved element. The line of a dead letter replaces the last line if that is a later one of
+ * another move, see `engine/stored-metadata.ts`.
+ */
+const HEAD_OF_COPY = String.raw`(SELECT coalesce(m.new_head, CASE WHEN m.line IS NULL THEN o.head
+    ELSE CASE WHEN strpos(w.head, E'\n["d",') > 0 THEN w.head ELSE o.head END || m.line END)
+  FROM (SELECT coalesce(m.head, e.head) AS head) o
+  CROSS JOIN LATERAL (SELECT regexp_replace(o.head, E'\n\\["d",[^\n]*$', '') AS head) w)`;
+
+/**
  * The `WITH` entries that store copies of elements whose deliveries were deleted. `moved` has these deliveries, with
  * columns ord, seq, subscription, due_at, lease_until, head, body and {@link CONTENT_BYTES}; and for the copy to_ns,
- * to_name, to_groups (an array as text; null: no copy), to_due, to_tries, to_expires, to_reason, and line, which is
- * appended to the head. In a stream, the other groups keep the element.
+ * to_name, to_groups (an array as text; null: no copy), to_due, to_tries, to_expires, to_reason, new_head (null: that
+ * of the element), and line, which is appended to the head (null: none). In a stream, the other groups keep the
+ * element.
  */
 export function copyMoved(): string[] {
   return [
     `c AS MATERIALIZED (SELECT nextval('element_seq') AS seq, m.to_ns, m.to_name, m.to_groups::text[] AS groups, m.to_due,
-        m.to_tries, m.to_expires, m.to_reason, coalesce(m.head, e.head) || m.line AS head, coalesce(m.body, e.body) AS body,
+        m.to_tries, m.to_expires, m.to_reason, ${HEAD_OF_COPY} AS head, coalesce(m.body, e.body) AS body,
         m.to_groups::text[] <> '{""}' AS in_stream, subscription_id(m.to_ns, m.to_name, '') AS queue
       FROM (SELECT * FROM moved WHERE to_groups IS NOT NULL ORDER BY ord) m
       ${contentOf('m')})`,

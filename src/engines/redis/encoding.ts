@@ -1,5 +1,5 @@
 import { decodeMetadata, encodeMetadata } from '../../engine/stored-metadata.ts';
-import type { ElementContent, ElementId } from '../../model/element.ts';
+import type { ElementContent, ElementHead, ElementId } from '../../model/element.ts';
 import { EncodedArgs } from './client/connection.ts';
 
 // The binary form of contents and ids: see `library/queue.lua`.
@@ -11,7 +11,7 @@ import { EncodedArgs } from './client/connection.ts';
  *      length of the metadata (4)  the metadata: lines of JSON (`engine/stored-metadata.ts`), no bytes if there is none
  *      the body
  *
- * The library appends a line to the metadata of elements that it moves: `withLine` in `library/settle.lua`.
+ * The library changes what precedes the body in elements that it moves, see `library/settle.lua`.
  */
 const FORM = 0x50;
 const HEAD_BYTES = 7;
@@ -22,11 +22,11 @@ export const ELEMENT_HEAD = 22;
 const NOTHING = Buffer.alloc(0);
 
 export function encodeContent(content: ElementContent): Buffer {
-  return Buffer.concat([headOf(content), content.body]);
+  return Buffer.concat([encodeHead(content), content.body]);
 }
 
 export function encodeContents(elements: readonly ElementContent[]): EncodedArgs {
-  return new EncodedArgs(elements.map((element) => [headOf(element), element.body]));
+  return new EncodedArgs(elements.map((element) => [encodeHead(element), element.body]));
 }
 
 /**
@@ -36,7 +36,7 @@ export function encodeContents(elements: readonly ElementContent[]): EncodedArgs
 let lastHead = { type: null as string | null, bytes: newHead(NOTHING, 0, NOTHING) };
 
 /** The part of a content before the body. */
-function headOf({ contentType, contentEncoding, headers }: ElementContent): Buffer {
+export function encodeHead({ contentType, contentEncoding, headers }: ElementHead): Buffer {
   const text = encodeMetadata(contentEncoding, headers);
   if (text === null && lastHead.type === contentType) return lastHead.bytes;
   const type = contentType === null ? NOTHING : Buffer.from(contentType);

@@ -95,6 +95,35 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.equal(again?.headers.lastIndexOf('x-ks-origin-id'), at);
     });
 
+    it('has the same headers and size after many moves between two queues as after a few', async () => {
+      const queues = [on.queue(), on.queue()] as const;
+      for (const [queue, other] of [queues, queues.toReversed()] as QueueKey[][]) {
+        assert.ok(queue && other);
+        await on.storage.declare([queue], { deadLetter: { maxTries: 1, queue: other.name } });
+      }
+      const [id] = await on.storage.insert(queues[0], [newElement({ headers: ['own', '1'] })]);
+      const reason = 'broken '.repeat(100);
+      /** Lets the element fail in both queues. Returns its headers, without the moment, and the bytes stored. */
+      async function fail(): Promise<[headers: string[], bytes: number]> {
+        for (const queue of queues) {
+          const item = { ...byToken(await on.reserveOne(queue)), ...COUNTED, reason };
+          assert.deepEqual(await rollback(on.storage, queue, [item]), ['dead-lettered']);
+        }
+        const held = await on.reserveOne(queues[0]);
+        const back = { ...byToken(held), delayMs: 0, countTry: false };
+        assert.deepEqual(await rollback(on.storage, queues[0], [back]), ['done']);
+        const { bytes } = await on.storage.usage(queues[0].ns);
+        return [held.headers.toSpliced(held.headers.indexOf('x-dl-at') + 1, 1), bytes ?? 0];
+      }
+      await fail();
+      const [headers, bytes] = await fail();
+      assert.equal(headers[headers.indexOf('x-ks-origin-id') + 1], id);
+      for (let i = 2; i < 99; i += 1) await fail();
+      const [later, grown] = await fail();
+      assert.deepEqual(later, headers);
+      assert.ok(grown < bytes + 65_536, `${bytes} bytes became ${grown}`);
+    });
+
     it('is created when the lease of the last try expires', async () => {
       const queue = on.queue('jobs');
       const [id] = await on.storage.insert(queue, [newElement({ body: 'abandoned', tries: MAX_TRIES - 1 })]);

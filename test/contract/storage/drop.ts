@@ -81,7 +81,7 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 }), newElement({})]);
       const [first, second] = [await on.reserveOne(queue), await on.reserveOne(queue)];
       await rollback(on.storage, queue, [{ ...byToken(first), delayMs: 0, countTry: true }]);
-      const move = { kind: 'move', to: moved, groups: [''], tries: null, headers: [] } as const;
+      const move = { kind: 'move', to: moved, groups: [''], tries: null, head: null } as const;
       assert.deepEqual(await settle(on.storage, queue, [byToken(second)], move), ['done']);
       for (const dropped of [dead, moved]) {
         assert.equal((await on.pop(dropped)).length, 1);

@@ -17,7 +17,7 @@ export function moveContract({ open }: EngineUnderTest): void {
       to,
       groups: [''],
       tries: null,
-      headers: [],
+      head: null,
       ...terms,
     });
 
@@ -63,18 +63,22 @@ export function moveContract({ open }: EngineUnderTest): void {
       assert.equal((await on.storage.counts(to, '')).nextMatureAt, matureAt);
     });
 
-    it('replaces, adds and removes headers, and sets tries', async () => {
-      const [from, to] = [on.queue(), on.queue()];
-      const headers = ['keep', '1', 'change', 'old', 'gone', 'x', 'change', 'older', 'last', '2'];
-      const [id = ''] = await on.storage.insert(from, [newElement({ headers, tries: 7 })]);
-      const changes = ['change', 'new', 'gone', null, 'absent', null, 'added', 'é"\\'];
-      assert.equal(await moveWaiting(from, id, action(to, { headers: changes, tries: 1 })), 'done');
-      const [copy] = await on.pop(to);
-      assert.deepEqual(
-        [...(copy?.headers ?? [])],
-        ['keep', '1', 'last', '2', 'change', 'new', 'added', 'é"\\'],
-      );
-      assert.equal(copy?.tries, 1);
+    it('replaces content type, encoding and headers, or removes them, and sets tries', async () => {
+      const given = { contentType: 'a/b', contentEncoding: 'br', headers: ['old', '1', 'old', '2'] };
+      const heads = [
+        { contentType: 'c/d', contentEncoding: 'gzip', headers: ['new', 'é"\\', 'new', 'n'] },
+        { contentType: null, contentEncoding: null, headers: [] },
+      ];
+      for (const head of heads) {
+        const [from, to] = [on.queue(), on.queue()];
+        const [id = ''] = await on.storage.insert(from, [newElement({ body: 'e', ...given, tries: 7 })]);
+        assert.equal(await moveWaiting(from, id, action(to, { head, tries: 1 })), 'done');
+        const [copy] = await on.pop(to);
+        assert.ok(copy);
+        const { contentType, contentEncoding, headers, tries } = copy;
+        assert.deepEqual({ contentType, contentEncoding, headers: [...headers] }, head);
+        assert.deepEqual([bodyTexts([copy]), tries], [['e'], 1]);
+      }
     });
 
     it('keeps the moment at which the element expires', async () => {

@@ -148,7 +148,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
         const ref = byToken(await on.reserveOne(queue));
         await settle(on.storage, queue, [ref], { kind: 'dead-letter', countTry: true, reason });
         const deadLetter = await on.reserveOne(dead);
-        const move = { kind: 'move', to: queue, groups: [''], tries: 0, headers: [] } as const;
+        const move = { kind: 'move', to: queue, groups: [''], tries: 0, head: null } as const;
         const { headers } = deadLetter;
         assert.deepEqual(await settle(on.storage, dead, [byToken(deadLetter)], move), ['done']);
         return new Map(headers.flatMap((name, i) => (i % 2 === 0 ? [[name, headers[i + 1] ?? '']] : [])));

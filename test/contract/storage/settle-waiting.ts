@@ -46,7 +46,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
         FINISH,
         { kind: 'release', delayMs: 0, countTry: true },
         { kind: 'dead-letter', countTry: false, reason: null },
-        { kind: 'move', to, groups: [''], tries: null, headers: [] },
+        { kind: 'move', to, groups: [''], tries: null, head: null },
       ];
       const outcomes = await settle(
         ...actions.map((action) => waiting(queue, id, action)),
@@ -130,7 +130,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
         reserved(jobs, hopeless, { kind: 'dead-letter', countTry: true, reason: 'hopeless' }),
         reserved(one, commit, { kind: 'finish', inserts: [copy] }),
         waiting(one, waits, FINISH),
-        reserved(two, moved, { kind: 'move', to, groups: [''], tries: null, headers: [] }),
+        reserved(two, moved, { kind: 'move', to, groups: [''], tries: null, head: null }),
         reserved(one, { ...extend, id: 'none' }, { kind: 'extend', leaseMs: 1 }),
         reserved(one, extend, { kind: 'extend', leaseMs: 500_000 }),
         reserved(one, release, { kind: 'release', delayMs: 0, countTry: true }),

@@ -46,7 +46,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
         const [moved, copied] = [await on.reserveOne(from, group), await on.reserveOne(from, group)];
         const inserts = [{ queue: to, element: newElement({ body: 'copied', groups: ['g1'] }) }];
         const finish = { kind: 'finish', inserts } as const;
-        const move = { kind: 'move', to, groups: ['g1'], tries: null, headers: [] } as const;
+        const move = { kind: 'move', to, groups: ['g1'], tries: null, head: null } as const;
         assert.deepEqual(await settle(on.storage, from, [byToken(copied)], finish), ['done']);
         assert.deepEqual(await settle(on.storage, from, [byToken(moved)], move), ['done']);
       };

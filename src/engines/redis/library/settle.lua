@@ -12,31 +12,44 @@
 --   r release: the value is a delay or a moment, 0 for the maturity that it had; reason
 --   e extend: the value is the length of the lease
 --   d dead-letter: reason; released without delay if there is no dead-letter queue
---   m move: the queue's name, the retention of its namespace, groups, tries or '', a line to append to the metadata or
---     ''
+--   m move: the queue's name, the retention of its namespace, groups, tries or '', the head of the copy's content or ''
+--     for that of the element
 -- Returns an outcome per item, then for each extended lease its end(6). Once a batch has copied MAX_COPIED bytes, its
 -- other items have the outcome LATER and are not settled, because Redis serves nobody else until the call ends.
 
 local ITEM = 50
 
--- Appends a line to the metadata of a content.
-local function withLine(content, line)
-  assert(byte(content) == 80)
-  local metadataAt, bodyAt = partsOf(content, 1)
-  assert(bodyAt <= #content + 1)
-  local metadata = sub(content, metadataAt + 4, bodyAt - 1) .. line
-  return sub(content, 1, metadataAt - 1) .. pack('>I4', #metadata) .. metadata .. sub(content, bodyAt)
-end
-
--- The content of a stored element with another line, which begins with a line feed. Malformed content is returned
--- unchanged.
-local function contentWith(q, seq, line)
+-- The content of a stored element.
+local function contentOf(q, seq)
   local value = db('HGET', q.h, 'e' .. seq)
   local content = value and sub(value, HEAD + 1) or ''
   call.copied = call.copied + #content
-  if line == '' then return content end
-  local isReadable, changed = pcall(withLine, content, line)
-  return isReadable and changed or content
+  return content
+end
+
+-- Returns where the metadata and the body of a content begin.
+local function checkedParts(content)
+  assert(byte(content) == 80)
+  local metadataAt, bodyAt = partsOf(content, 1)
+  assert(bodyAt <= #content + 1)
+  return metadataAt, bodyAt
+end
+
+-- A content with another head (encoding.ts). Malformed content is returned unchanged.
+local function withHead(content, head)
+  local isReadable, _, bodyAt = pcall(checkedParts, content)
+  return isReadable and head .. sub(content, bodyAt) or content
+end
+
+-- A content with the line of a dead letter appended to its metadata. It replaces the last line if that is a dead
+-- letter's and not the first of them. Malformed content is returned unchanged.
+local function withDeadLetter(content, line)
+  local isReadable, metadataAt, bodyAt = pcall(checkedParts, content)
+  if not isReadable then return content end
+  local metadata = sub(content, metadataAt + 4, bodyAt - 1)
+  local rest = string.match(metadata, '^(.*)\n%["d",[^\n]*$')
+  metadata = (rest and string.find(rest, '\n["d",', 1, true) and rest or metadata) .. line
+  return sub(content, 1, metadataAt - 1) .. pack('>I4', #metadata) .. metadata .. sub(content, bodyAt)
 end
 
 -- The destination of copies: the queue if its keys are on this server, with the numbers of the groups, else the outbox.
@@ -77,7 +90,8 @@ function moveToDeadLetters(q, gid, seq, d, tries, reason)
   local to, _, policy, retention = deadLetterPolicy(q)
   local target = to and destination(to, policy.groups, retention)
   if not target then return false end
-  local content = contentWith(q, seq, deadLetterLine(q, gid, seq, policy.from, tries, reason))
+  local line = deadLetterLine(q, gid, seq, policy.from, tries, reason)
+  local content = withDeadLetter(contentOf(q, seq), line)
   deliver(target, { '', content, policy.groups, '', reason }, 0)
   removeDelivery(q, gid, seq, d)
   flush(q)
@@ -198,12 +212,13 @@ actions = {
   m = {
     read = function(item, items)
       item.to, item.retention, item.groups = nextArgument(items), tonumber(nextArgument(items)), nextArgument(items)
-      item.tries, item.line = tonumber(nextArgument(items)), nextArgument(items)
+      item.tries, item.head = tonumber(nextArgument(items)), nextArgument(items)
     end,
     run = function(q, item, d)
       local target = destination(item.to, item.groups, item.retention)
       if not target then return NO_CAPACITY end
-      local content = contentWith(q, item.seq, item.line)
+      local content = contentOf(q, item.seq)
+      if item.head ~= '' then content = withHead(content, item.head) end
       local timing = timingText(d.maturity, item.tries or d.tries, d.expiresAt)
       removeDelivery(q, item.gid, item.seq, d)
       flush(q)

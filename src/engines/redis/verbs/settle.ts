@@ -6,7 +6,6 @@ import {
   type SettleOutcome,
   type SettleResult,
 } from '../../../engine/storage.ts';
-import { encodeChanges } from '../../../engine/stored-metadata.ts';
 import type { DeliveryState } from '../../../model/element.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import { TOKEN_BYTES } from '../../../model/lease-token.ts';
@@ -15,7 +14,7 @@ import { OWNER_BYTES, ownerNumber } from '../../../model/owner.ts';
 import { truncateUtf8 } from '../../../util/truncate-utf8.ts';
 import { single, type Verb } from '../batcher.ts';
 import type { Arg } from '../client/connection.ts';
-import { encodeContent, ID_BYTES, writeId } from '../encoding.ts';
+import { encodeContent, encodeHead, ID_BYTES, writeId } from '../encoding.ts';
 import { queueText } from '../keys.ts';
 import { extrasOf, groupsText, NO_CAPACITY, noNumberLeft } from './insert.ts';
 import { STATE_CODES } from './read.ts';
@@ -140,8 +139,9 @@ function writeDetails({ action }: SettleItem, { windowMs, retentionMs }: SettleC
   } else if (action.kind === 'release' || action.kind === 'dead-letter') {
     if (action.reason != null) details.push(truncateUtf8(action.reason, MAX_REASON_BYTES));
   } else if (action.kind === 'move') {
-    const { to, groups, tries, headers } = action;
-    details.push(queueText(to), retentionMs(to), groupsText(groups), tries ?? '', encodeChanges(headers));
+    const { to, groups, tries, head } = action;
+    const copyHead = head === null ? '' : encodeHead(head);
+    details.push(queueText(to), retentionMs(to), groupsText(groups), tries ?? '', copyHead);
   }
 }
 

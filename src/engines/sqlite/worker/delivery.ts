@@ -11,7 +11,6 @@ import {
 } from '../../../engine/storage.ts';
 import { decodeMetadata, encodeMetadata } from '../../../engine/stored-metadata.ts';
 import { PLAIN_GROUP } from '../../../model/element.ts';
-import { withChanges } from '../../../model/headers.ts';
 import { deadLetterHeaders } from '../../../model/service-headers.ts';
 import { toByteString } from '../../../util/byte-string.ts';
 import { truncateUtf8 } from '../../../util/truncate-utf8.ts';
@@ -89,17 +88,16 @@ export class StoredDelivery {
   }
 
   /** Moves the element, with the same maturity and expiry. */
-  move({ to, groups, tries, headers }: MoveAction): SettleOutcome {
+  move({ to, groups, tries, head }: MoveAction): SettleOutcome {
     const content = this.#intactContent();
     if (content === null) return 'not-found';
     const { dueAt, expiresAt } = this.#row;
-    let { more } = content;
-    if (headers.length > 0) {
-      const before = decodeMetadata(more);
-      more = encodeMetadata(before.contentEncoding, withChanges(before.headers, headers));
-    }
+    const changed = head && {
+      type: head.contentType,
+      more: encodeMetadata(head.contentEncoding, head.headers),
+    };
     const facts = { dueAt, tries: tries ?? this.#row.tries, expiresAt, reason: null };
-    this.#moveTo(nameOf(to), { ...content, more, ...facts, groups: joinGroups(groups) });
+    this.#moveTo(nameOf(to), { ...content, ...changed, ...facts, groups: joinGroups(groups) });
     return 'done';
   }
 
