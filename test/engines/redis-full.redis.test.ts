@@ -124,7 +124,9 @@ describe('A Redis server', () => {
     for (let i = 0; i < 3; i++) {
       assert.equal(await codeOf(engine.storage.insert(OTHER, newElements('too much'))), 'storage-full');
     }
-    assert.deepEqual(lines, ['Redis is out of memory: inserts are rejected, everything else continues']);
+    assert.deepEqual(lines, [
+      'Redis is out of memory: inserts, copies and moves are rejected, everything else continues',
+    ]);
   });
 
   it('that is full removes elements by a bulk operation, and then has memory again', async () => {

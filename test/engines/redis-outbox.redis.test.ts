@@ -451,6 +451,27 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual(bodyTexts(deliveries).toSorted(), ['first', 'lost at the source only', 'new']);
   });
 
+  it('keeps a dead letter for a server that is out of memory until it has memory again', async () => {
+    const { storage } = engine;
+    await storage.declare([SOURCE], { deadLetter: { maxTries: 1, queue: TARGET.name } });
+    await storage.insert(SOURCE, newElements('poison', 'copied'));
+    const { deliveries } = await storage.take(SOURCE, { ...POP, leaseMs: MINUTE });
+    const [poison, copied] = deliveries.map(({ id }) => ({ id, group: '', token: null }));
+    assert.ok(poison && copied);
+    cli('CONFIG', 'SET', 'maxmemory', '1');
+    const inserts = [{ queue: TARGET, element: newElement() }];
+    const forwarding = transfer(storage, [{ from: SOURCE, finish: copied, inserts }]);
+    await assert.rejects(forwarding, { code: 'storage-full' });
+    const failing = rollback(storage, SOURCE, [{ ...poison, delayMs: 0, countTry: true }]);
+    await until(() => fields(SOURCE, 'p') === 1);
+    assert.equal(fields(TARGET, 'e'), 0);
+    cli('CONFIG', 'SET', 'maxmemory', '0');
+    assert.deepEqual(await failing, ['dead-lettered']);
+    await until(async () => (await storage.counts(TARGET)).ready === 1);
+    await relayed();
+    assert.deepEqual(bodyTexts((await storage.take(TARGET, POP)).deliveries), ['poison']);
+  });
+
   it('carries elements and dead letters of queues with stored options to other slots', async () => {
     const { storage } = engine;
     await storage.declare([SOURCE], { deadLetter: { maxTries: 1, queue: 'own' } });

@@ -214,7 +214,7 @@ export class Executor {
         if (this.#errorReplies.admit(code)) {
           log.warn(
             { engine: maskedUrl, reply: message },
-            'Redis is out of memory: inserts are rejected, everything else continues',
+            'Redis is out of memory: inserts, copies and moves are rejected, everything else continues',
           );
         }
         throw new QuaysideError('storage-full', `${maskedUrl} is out of memory.`);

@@ -81,7 +81,7 @@ const KEEPS_UNWRITTEN: ReadonlySet<Operation> = new Set([
 const NO_SPACE: Rejection = {
   code: 'storage-full',
   message:
-    'The disk is nearly full: inserts are rejected until it has space again; elements can still be consumed.',
+    'The disk is nearly full: inserts, copies and moves are rejected until it has space again; elements can still be consumed.',
 };
 
 /** The results of a batch, whose bodies are not packed yet. */

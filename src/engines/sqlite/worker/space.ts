@@ -81,7 +81,11 @@ export class Space {
     this.isNearlyFull = !hasSpace;
     const fields = { file: this.#options.file, freeBytes: free, ballast: hadBallast || hasSpace };
     if (hasSpace) this.#warn(fields, 'the disk has space again: inserts are accepted');
-    else this.#warn(fields, 'the disk is nearly full: inserts are rejected, everything else continues');
+    else
+      this.#warn(
+        fields,
+        'the disk is nearly full: inserts, copies and moves are rejected, everything else continues',
+      );
   }
 
   /** Deletes the ballast when SQLite ran out of space. Returns whether there was one, so that a retry may succeed. */
