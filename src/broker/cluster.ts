@@ -91,8 +91,8 @@ export class Cluster {
   /** Called for each new peer: ends the wait in `#checkLiveNodes` if the peer serves another variant. */
   #onPeer: (() => void) | null = null;
   #unsubscribe: (() => void) | null = null;
-  /** The version of the stored variant; null: none is stored. */
-  #claimedVersion: string | null = null;
+  /** The identity of the namespace's data in its engine; null: not known yet. */
+  #identity: string | null = null;
   #dataLosses = 0;
 
   constructor(namespace: Namespace, shared: Shared) {
@@ -214,6 +214,7 @@ export class Cluster {
   /**
    * Stores the variant of the namespace in its engine. Elements of one variant are invisible to another. If another one
    * is stored, this waits until every live node has been seen, and fails if one of them serves a different variant.
+   * The first node also stores a random identity, which remains for as long as the engine keeps its data.
    * @throws VariantConflict
    */
   async claimVariant(): Promise<void> {
@@ -223,15 +224,17 @@ export class Cluster {
     // If another node stores its variant at the same moment, this one is checked against it.
     await retryConflicts(async () => {
       const stored = await definitions.get('namespace', name);
-      const before = stored === null ? null : variantIn(stored.value);
-      if (before === variant) {
-        this.#claimedVersion = stored?.version ?? null;
+      const before = stored && memberOf(stored.value, 'variant');
+      const identity = stored && memberOf(stored.value, 'identity');
+      if (before === variant && identity !== null) {
+        this.#identity = identity;
         return;
       }
-      if (before !== null) await this.#checkLiveNodes();
-      const expected = stored?.version ?? null;
-      this.#claimedVersion = await definitions.put('namespace', name, { variant }, expected);
-      if (before === null) return;
+      if (before !== null && before !== variant) await this.#checkLiveNodes();
+      const record = { variant, identity: identity ?? this.#shared.makeTid() };
+      await definitions.put('namespace', name, record, stored?.version ?? null);
+      this.#identity = record.identity;
+      if (before === null || before === variant) return;
       log.warn(
         { event: 'variant-changed', ns: name, before, variant },
         `the variant of namespace ${name} was ${before} and is ${variant}: elements that were stored before are not delivered`,
@@ -240,19 +243,19 @@ export class Cluster {
   }
 
   /**
-   * Checks that the engine still has the variant that this node stored or found. Nobody deletes it, so without it the
+   * Checks that the engine still has the identity that this node stored or found. Nobody deletes it, so without it the
    * engine was emptied, or continues without its data, and accepts calls as if nothing had happened. If another node
-   * has noticed that first, the variant is the same, but its version is another one.
+   * has noticed that first, there is another identity.
    * @throws VariantConflict, QuaysideError as `Definitions` does
    */
   async checkData(): Promise<void> {
-    if (this.#claimedVersion === null) return;
+    if (this.#identity === null) return;
     const { name, setup, definitions, log } = this.#namespace;
     const stored = await definitions.get('namespace', name);
-    if (stored?.version === this.#claimedVersion) return;
-    // A node that did not see this one may have changed the variant.
-    if (stored !== null && variantIn(stored.value) !== setup.configured[VARIANT]) return;
-    await this.claimVariant();
+    const found = stored && memberOf(stored.value, 'identity');
+    if (found === this.#identity) return;
+    if (found === null) await this.claimVariant();
+    else this.#identity = found;
     this.#dataLosses += 1;
     log.warn(
       { event: 'data-lost', ns: name, engine: setup.shown.url },
@@ -415,6 +418,8 @@ export function nodeText({ id, host, pid }: NodeInfo): string {
   return `${id} (process ${pid} on ${host})`;
 }
 
-function variantIn(value: unknown): string | null {
-  return isRecord(value) && typeof value.variant === 'string' ? value.variant : null;
+/** A member of the stored record of a namespace; null if it is missing. */
+function memberOf(value: unknown, name: 'variant' | 'identity'): string | null {
+  const member = isRecord(value) ? value[name] : null;
+  return typeof member === 'string' ? member : null;
 }

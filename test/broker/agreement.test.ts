@@ -24,6 +24,13 @@ describe('Nodes of a namespace', () => {
     brokers.push(broker);
     return broker;
   };
+  const passUntil = async (condition: () => boolean, stepMs = 1_000): Promise<void> => {
+    // The engine replies from its own thread, in real time.
+    await until(async () => {
+      await opened.passTime(stepMs);
+      return condition();
+    });
+  };
   const conflictsAt = (broker: Broker): object[] => broker.nodes().flatMap(({ conflicts }) => [...conflicts]);
 
   beforeEach(async () => {
@@ -100,13 +107,6 @@ describe('Nodes of a namespace', () => {
       return broker;
     };
     const [a, b] = [await start(1), await start(2)];
-    const passUntil = async (condition: () => boolean): Promise<void> => {
-      // The engine replies from its own thread, in real time.
-      await until(async () => {
-        await opened.passTime(1_000);
-        return condition();
-      });
-    };
     const lossesOf = (broker: Broker): number => broker.namespace('N').cluster.dataLosses;
     const total = (): number => lossesOf(a) + lossesOf(b);
     assert.equal(await engine.definitions.delete('namespace', 'N', 'any'), true);
@@ -115,6 +115,33 @@ describe('Nodes of a namespace', () => {
     const end = opened.clock.now() + 180_000;
     await passUntil(() => opened.clock.now() >= end);
     assert.deepEqual([lossesOf(a), lossesOf(b)], [1, 1]);
+  });
+
+  it('do not report a loss if others changed the variant and back while one was suspended', async () => {
+    const own = {
+      policy: POLICY,
+      engine: betweenProcesses(opened.engine),
+      configured: { variant: 'simple' },
+    };
+    const suspended = brokerOn([own], opened.clock, 99);
+    brokers.push(suspended);
+    await suspended.start();
+    for (const variant of ['stream', 'simple']) {
+      const other = node({ variant });
+      let isStarted = false;
+      const starting = other.start().then(() => {
+        isStarted = true;
+      });
+      await passUntil(() => isStarted, 500);
+      await starting;
+      await other.stop();
+    }
+    const { cluster } = suspended.namespace('N');
+    const end = opened.clock.now() + 180_000;
+    await passUntil(() => opened.clock.now() >= end);
+    assert.equal(cluster.dataLosses, 0);
+    await engine.definitions.delete('namespace', 'N', 'any');
+    await passUntil(() => cluster.dataLosses === 1);
   });
 
   it('start with another variant only after other nodes had time to announce themselves', async () => {

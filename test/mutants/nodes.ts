@@ -14,7 +14,20 @@ export const NODES: readonly Mutant[] = [
   {
     name: 'a changed variant is used without waiting for nodes that are still alive',
     suite: 'agreement of nodes',
-    edits: edit('broker/cluster.ts', 'if (before !== null) await this.#checkLiveNodes();', ''),
+    edits: edit(
+      'broker/cluster.ts',
+      'if (before !== null && before !== variant) await this.#checkLiveNodes();',
+      '',
+    ),
+  },
+  {
+    name: 'a change of the variant gives the namespace another identity',
+    suite: 'agreement of nodes',
+    edits: edit(
+      'broker/cluster.ts',
+      'identity: identity ?? this.#shared.makeTid()',
+      'identity: this.#shared.makeTid()',
+    ),
   },
   {
     name: 'every user is shown the files of all engines',
