@@ -197,7 +197,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
     const isPop = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
     const queue = connection.destinations.find(source.address, 'read');
-    if (!isPop) requireCapability(queue.namespace, 'reserve');
+    if (!isPop) requireCapability(queue.namespace, 'reserve', 'snd-settle-mode');
     const group = queue.groupOf(source.group, source.groupParameter);
     super(connection, { queue, group, isPop, leaseMs: source.leaseMs });
     this.endpoint = endpoint;

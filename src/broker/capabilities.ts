@@ -17,29 +17,51 @@ const MEANING: Readonly<Record<keyof Capabilities, string>> = {
   remove: 'remove by id',
 };
 
-/** @throws QuaysideError `not-supported` if the namespace lacks the capability */
-export function requireCapability(namespace: Namespace, capability: keyof Capabilities): void {
-  if (!namespace.capabilities[capability]) throw notSupported(namespace, MEANING[capability]);
+/**
+ * @param parameter what requests it, for the error
+ * @throws QuaysideError `not-supported` if the namespace lacks the capability
+ */
+export function requireCapability(
+  namespace: Namespace,
+  capability: keyof Capabilities,
+  parameter?: string,
+): void {
+  if (!namespace.capabilities[capability]) throw notSupported(namespace, MEANING[capability], parameter);
 }
 
-/** @throws QuaysideError `not-supported` if the namespace's engine stores neither expiries nor reasons */
-export function requireExpiry(namespace: Namespace, meaning = 'elements that expire'): void {
-  if (!namespace.hasExpiry) throw notSupported(namespace, meaning);
+/**
+ * @param parameter what requests it, for the error
+ * @throws QuaysideError `not-supported` if the namespace's engine stores neither expiries nor reasons
+ */
+export function requireExpiry(
+  namespace: Namespace,
+  parameter?: string,
+  meaning = 'elements that expire',
+): void {
+  if (!namespace.hasExpiry) throw notSupported(namespace, meaning, parameter);
 }
 
-function notSupported({ name }: Namespace, meaning: string): QuaysideError {
-  return new QuaysideError('not-supported', `Queues of namespace ${name} do not support ${meaning}.`);
+function notSupported({ name }: Namespace, meaning: string, parameter: string | undefined): QuaysideError {
+  const message = `Queues of namespace ${name} do not support ${meaning}.`;
+  return new QuaysideError('not-supported', message, parameter === undefined ? {} : { parameter });
 }
 
-/** @throws QuaysideError `not-supported` if an element matures later or expires, and the namespace cannot store that */
+type Timing = Pick<NewElement, 'matureAt' | 'delayMs' | 'expiresAt'>;
+
+/**
+ * @param names of the parameters, for the error
+ * @throws QuaysideError `not-supported` if an element matures later or expires, and the namespace cannot store that
+ */
 export function requireTiming(
   namespace: Namespace,
   queue: QueueKey,
-  { matureAt, delayMs, expiresAt = null }: Pick<NewElement, 'matureAt' | 'delayMs' | 'expiresAt'>,
+  { matureAt, delayMs, expiresAt = null }: Timing,
+  names: { readonly [Time in keyof Timing]?: string } = {},
 ): void {
   if (!namespace.capabilities.sched) {
     const isLater = matureAt === null ? delayMs > 0 : matureAt > namespace.storage.now(queue);
-    if (isLater) requireCapability(namespace, 'sched');
+    const parameter = matureAt === null ? names.delayMs : names.matureAt;
+    if (isLater) requireCapability(namespace, 'sched', parameter);
   }
-  if (expiresAt !== null) requireExpiry(namespace);
+  if (expiresAt !== null) requireExpiry(namespace, names.expiresAt);
 }

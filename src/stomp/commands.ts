@@ -91,7 +91,16 @@ function elementOf(
   const matureAt = parseMoment('x-next-t', headerOf(headers, 'x-next-t'));
   const delayMs = parseMilliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, 0);
   const expiresAt = parseExpiry(headers, queue);
-  requireTiming(queue.namespace, queue.key, { matureAt, delayMs, expiresAt });
+  requireTiming(
+    queue.namespace,
+    queue.key,
+    { matureAt, delayMs, expiresAt },
+    {
+      matureAt: 'x-next-t',
+      delayMs: 'x-delta-t',
+      expiresAt: headerOf(headers, 'x-ks-ttl') === null ? 'expires' : 'x-ks-ttl',
+    },
+  );
   return {
     body,
     contentType: checkContentHeader('content-type', headerOf(headers, 'content-type')),
@@ -235,7 +244,7 @@ function parseRelease(
   const delayMs = parseMilliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, null);
   const reason = headerOf(headers, 'x-ks-reason');
   if (reason !== null) {
-    requireExpiry(namespace, 'reasons');
+    requireExpiry(namespace, 'x-ks-reason', 'reasons');
     if (reason.length === 0 || reason.length > LIMITS.reasonBytes) {
       const allowed = `Allowed: 1 to ${LIMITS.reasonBytes} bytes of UTF-8.`;
       throw invalidParameter('x-ks-reason', `x-ks-reason has ${reason.length} bytes. ${allowed}`);

@@ -79,7 +79,7 @@ export class Subscriptions {
     const window = readWindow(get);
     const leaseMs = readLease(mode, get('x-lease'));
     const common = { id, destination, queue, group };
-    if (!browses && mode !== 'auto') requireCapability(queue.namespace, 'reserve');
+    if (!browses && mode !== 'auto') requireCapability(queue.namespace, 'reserve', 'ack');
     const key = this.#newKey(common);
     if (browses) {
       const subscription = new BrowsingSubscription(session, common);

@@ -11,15 +11,45 @@ import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http
 import { until } from '../support/until.ts';
 import { REDIS_LIST } from './redis.ts';
 
-/** Calls that a list does not support, with the methods that their path still allows. */
-const REFUSED: readonly [what: string, allow: string, call: (client: QueueClient) => Promise<Answer>][] = [
-  ['insert with a delay', 'GET, DELETE', (client) => client.insert('N', 'q', 'a', { delay: 5 })],
-  ['insert with a maturity', 'GET, DELETE', (client) => client.insert('N', 'q', 'a', { mature: 4e9 })],
-  ['reserve', 'PUT, POST, DELETE', (client) => client.reserve('N', 'q', { to: 0 })],
-  ['commit', '', (client) => client.commit('N', 'q', 'any')],
-  ['rollback', '', (client) => client.rollback('N', 'q', 'any')],
-  ['extend', '', (client) => client.extend('N', 'q', 'any', { lease: 1000 })],
-  ['remove', '', (client) => client.remove('N', 'q', 'any')],
+interface Refused {
+  readonly what: string;
+  /** The methods that the path still allows. */
+  readonly allow: string;
+  /** What the list does not support, if the operation itself is. */
+  readonly parameter?: string;
+  readonly call: (client: QueueClient) => Promise<Answer>;
+}
+
+/** Calls that a list does not support. */
+const REFUSED: readonly Refused[] = [
+  {
+    what: 'insert with a delay',
+    allow: 'GET, DELETE',
+    parameter: 'delay',
+    call: (client) => client.insert('N', 'q', 'a', { delay: 5 }),
+  },
+  {
+    what: 'insert with a maturity',
+    allow: 'GET, DELETE',
+    parameter: 'mature',
+    call: (client) => client.insert('N', 'q', 'a', { mature: 4e9 }),
+  },
+  {
+    what: 'insert with a time to live',
+    allow: 'GET, DELETE',
+    parameter: 'ttl',
+    call: (client) => client.request('PUT', '/q/N/q?ttl=5', { body: 'a' }),
+  },
+  {
+    what: 'reserve',
+    allow: 'PUT, POST, DELETE',
+    parameter: 'reserve',
+    call: (client) => client.reserve('N', 'q', { to: 0 }),
+  },
+  { what: 'commit', allow: '', call: (client) => client.commit('N', 'q', 'any') },
+  { what: 'rollback', allow: '', call: (client) => client.rollback('N', 'q', 'any') },
+  { what: 'extend', allow: '', call: (client) => client.extend('N', 'q', 'any', { lease: 1000 }) },
+  { what: 'remove', allow: '', call: (client) => client.remove('N', 'q', 'any') },
 ];
 
 describe('HTTP over the list variant of Redis', () => {
@@ -131,13 +161,15 @@ describe('HTTP over the list variant of Redis', () => {
     assert.equal((await client.insert('N', queue, 'b')).status, 200);
   });
 
-  for (const [what, allow, call] of REFUSED) {
+  for (const { what, allow, parameter, call } of REFUSED) {
     it(`rejects ${what} with 405 not-supported, and changes nothing`, async () => {
       const client = harness().client();
       const answer = await call(client);
       assert.equal(answer.status, 405);
       assert.equal(headerOf(answer, 'allow'), allow);
-      assert.equal(jsonOf<{ code: string }>(answer).code, 'not-supported');
+      const problem = jsonOf<{ code: string; parameter?: string }>(answer);
+      assert.equal(problem.code, 'not-supported');
+      assert.equal(problem.parameter, parameter);
       assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', 'q')).totalSize, 0);
     });
   }

@@ -13,13 +13,13 @@ describe('x-ks-ttl and x-ks-reason', () => {
     node = await StompNode.start({ engine: withoutExpiry(MEMORY_SQLITE) });
     const sender = await node.client();
     sender.send('SEND', { destination: '/q/N/a', 'x-ks-ttl': '1000' }, 'x');
-    await sender.expectError('not-supported');
+    assert.equal((await sender.expectError('not-supported')).headers.get('x-ks-parameter'), 'x-ks-ttl');
     await node.insert('a', 'x');
     const client = await node.client();
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual' });
     const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
     client.send('NACK', { id, 'x-ks-reason': 'why' });
-    await client.expectError('not-supported');
+    assert.equal((await client.expectError('not-supported')).headers.get('x-ks-parameter'), 'x-ks-reason');
     await until(() => node.server.counts.unacknowledged === 0);
   });
 

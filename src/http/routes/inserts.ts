@@ -30,6 +30,8 @@ const DELAY = duration(0);
 const TIME_TO_LIVE = duration(1);
 const TRIES = { from: 0, to: LIMITS.tries, unit: 'a count' };
 
+const TIMING_NAMES = { matureAt: 'mature', delayMs: 'delay' };
+
 const REPEATED_HEADER = ['x-ks-repeated', 'true'] as const;
 const repeatedNote = (description: string) => ({ 'x-ks-repeated': description });
 
@@ -262,8 +264,9 @@ function elementMaker(
   fingerprint?: RequestFingerprint,
 ): (sent: GivenElement) => NewElement {
   const { namespace, key } = queue;
-  requireTiming(namespace, key, { matureAt: defaults.mature, delayMs: defaults.delay ?? 0 });
-  if (defaults.ttl !== null) requireExpiry(namespace);
+  const { mature, delay, ttl } = defaults;
+  requireTiming(namespace, key, { matureAt: mature, delayMs: delay ?? 0 }, TIMING_NAMES);
+  if (ttl !== null) requireExpiry(namespace, 'ttl');
   // One shared array for all elements that name no groups.
   const defaultGroups = queue.groups(defaults.groups);
   return (sent) => {
@@ -272,8 +275,8 @@ function elementMaker(
     const matureAt = isTimed ? sent.matureAt : defaults.mature;
     const delayMs = (isTimed ? sent.delayMs : defaults.delay) ?? 0;
     const ttlMs = sent.ttlMs ?? defaults.ttl;
-    if (isTimed) requireTiming(namespace, key, { matureAt, delayMs });
-    if (sent.ttlMs !== null) requireExpiry(namespace);
+    if (isTimed) requireTiming(namespace, key, { matureAt, delayMs }, TIMING_NAMES);
+    if (sent.ttlMs !== null) requireExpiry(namespace, 'ttl');
     const content = {
       body,
       contentType,

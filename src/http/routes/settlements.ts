@@ -181,8 +181,8 @@ export const settleRoutes: readonly Route[] = [
     problems,
     async handle(call, { delay, reason, ...query }) {
       requireCapability(call.namespace, 'reserve');
-      if (delay !== null && delay > 0) requireCapability(call.namespace, 'sched');
-      if (reason !== null) requireExpiry(call.namespace, 'reasons');
+      if (delay !== null && delay > 0) requireCapability(call.namespace, 'sched', 'delay');
+      if (reason !== null) requireExpiry(call.namespace, 'reason', 'reasons');
       const { outcome } = await call.queue.settle(receipt(call, query), rollbackAction(delay, reason));
       if (!prefersRepresentation(call.head)) call.sendText(200, '{}');
       else
@@ -341,7 +341,7 @@ function actionOf(action: BatchAction, item: SettleItemBody, queue: Queue): Sett
   const { namespace } = queue;
   // The engine truncates long reasons: one long error message must not keep the other elements reserved.
   const reason = item.reason || null;
-  if (reason !== null) requireExpiry(namespace, 'reasons');
+  if (reason !== null) requireExpiry(namespace, undefined, 'reasons');
   if (action === 'bury') {
     // Without a dead-letter queue, the retry delay keeps a worker from getting the element again at once.
     return queue.hasDeadLetterQueue

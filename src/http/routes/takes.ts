@@ -332,7 +332,7 @@ function leaseIn(
   { reserve, lease }: Pick<Options, 'reserve' | 'lease'>,
 ): number | null {
   if (reserve === true) {
-    requireCapability(namespace, 'reserve');
+    requireCapability(namespace, 'reserve', 'reserve');
     return lease ?? settings.leaseMs;
   }
   if (lease === null) return null;
