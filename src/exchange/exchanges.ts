@@ -444,11 +444,12 @@ export class Exchanges implements Service {
   /**
    * Waits until the other nodes have applied what this one stored of an exchange, or its deletion; see
    * `AppliedChanges`.
-   * @param ns the namespace of its source
+   * @param ns the namespace of its source; if this node does not serve it, this knows no other node that does
    */
-  othersHave(key: string, ns: string): Promise<void> {
+  async othersHave(key: string, ns: string): Promise<void> {
     const { broker } = this.#options;
-    return broker.appliedChanges.wait('exchange', broker.namespace(ns), key);
+    const namespace = broker.namespaces().find(({ name }) => name === ns);
+    if (namespace !== undefined) await broker.appliedChanges.wait('exchange', namespace, key);
   }
 
   /**
