@@ -1,5 +1,5 @@
 import { X509Certificate } from 'node:crypto';
-import { readdirSync, readFileSync, type Stats, statSync } from 'node:fs';
+import { lstatSync, readdirSync, readFileSync, type Stats, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
@@ -36,6 +36,22 @@ export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {
     const found = entryOf(path);
     if (found?.isDirectory() === true || (found === undefined && path === dirname(path))) return;
     if (found !== undefined) throw errorAt(['dataDir'], `${path} is no folder`, 'Name a folder');
+    if (isLink(path)) {
+      throw errorAt(
+        ['dataDir'],
+        `${path} is a link to nothing`,
+        'Create the folder that it names, or name another',
+      );
+    }
+  }
+}
+
+function isLink(path: string): boolean {
+  try {
+    return lstatSync(path).isSymbolicLink();
+  } catch {
+    // There is nothing, or a file in the place of a folder above it.
+    return false;
   }
 }
 

@@ -13,6 +13,7 @@ import type { Service } from '../util/service.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 import { certificatesIn } from './checks.ts';
+import { CommandFailed } from './command-line.ts';
 
 /** URL schemes of each front end, without and with TLS. The keys are also groups of options in the configuration. */
 const SCHEMES = {
@@ -122,7 +123,10 @@ interface FrontEndServer extends Service {
   renewUsers(of: ReadonlySet<User> | null): void;
 }
 
-/** A front end at its configured address. If it cannot listen there, `start` throws a ConfigError. */
+/**
+ * A front end at its configured address. If it cannot listen there, `start` throws a ConfigError, or a CommandFailed if
+ * a later start may succeed.
+ */
 export class FrontEnd<S extends FrontEndServer = FrontEndServer> implements Service {
   readonly name: ListenerName;
   readonly server: S;
@@ -167,11 +171,25 @@ export class FrontEnd<S extends FrontEndServer = FrontEndServer> implements Serv
       return this.#errorAt([this.name, 'host'], `cannot listen on ${host} (${reason})`, hint);
     }
     const option = reason === 'EADDRINUSE' || reason === 'EACCES' ? 'port' : 'host';
-    const hint =
-      reason === 'EADDRINUSE' ? 'End the program that uses it, or choose another port' : 'Choose another';
-    return this.#errorAt([this.name, option], `cannot listen on ${host}, port ${port} (${reason})`, hint);
+    const hint = ADDRESS_HINTS[reason] ?? 'Choose another';
+    const error = this.#errorAt(
+      [this.name, option],
+      `cannot listen on ${host}, port ${port} (${reason})`,
+      hint,
+    );
+    return MAY_PASS.has(reason) ? new CommandFailed(error.message) : error;
   }
 }
+
+const ADDRESS_HINTS: Readonly<Record<string, string>> = {
+  EADDRINUSE: 'End the program that uses it, or choose another port',
+  EADDRNOTAVAIL: 'This machine does not have the address now; choose one that it has',
+  ENOTFOUND: 'This name has no address; choose another',
+  EAI_AGAIN: 'The address of this name is not known now; choose an address, or check the name server',
+};
+
+/** Errors that may be over at a later start: when a machine boots, its addresses and its name server may come late. */
+const MAY_PASS: ReadonlySet<string> = new Set(['EADDRNOTAVAIL', 'EAI_AGAIN']);
 
 /** Loads STOMP or AMQP. They are imported only if enabled, because they take a fifth of the startup time. */
 export async function loadSessionServer(

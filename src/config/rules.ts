@@ -43,6 +43,10 @@ export function checkRules(config: Config, report: Report): void {
 type Listening = Pick<Config['http'], 'host' | 'tls' | 'insecure'>;
 
 function checkListening(group: string, { host, tls, insecure }: Listening, report: Report): void {
+  if (host.startsWith('[')) {
+    report([group, 'host'], `${host} is an address in brackets`, `Write ${host.replace(/^\[|\]$/g, '')}`);
+    return;
+  }
   if (tls !== undefined || insecure || isLoopback(host)) return;
   report(
     [group, 'host'],
