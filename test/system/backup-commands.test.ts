@@ -272,8 +272,40 @@ describe('npm run backup and npm run restore', () => {
     writeFileSync(folder.file('monday/S.db'), bytes);
     const damaged = await run(['restore', 'monday', '--replace']);
     assert.equal(damaged.code, 1);
-    assert.match(damaged.stderr, /monday\/S\.db is damaged/);
+    assert.match(
+      damaged.stderr,
+      /monday\/S\.db is damaged or not a database [\s\S]*\)\. Nothing was replaced; restore another backup\.\n$/,
+    );
+    writeFileSync(folder.file('monday/S.db'), '');
+    const empty = await run(['restore', 'monday', '--replace']);
+    assert.match(empty.stderr, /monday\/S\.db is damaged or not a database \(it has no tables\)\. /);
+    rmSync(folder.file('monday/S.db'));
+    const missing = await run(['restore', 'monday', '--replace']);
+    assert.match(missing.stderr, /The backup lacks the file \S+monday\/S\.db\. Nothing was replaced; /);
     assert.deepEqual(data(), files);
+  });
+
+  it('change nothing if a restore finds no space, and say so', async (t) => {
+    const disk = mountSmallDisk(64 * 1024);
+    if (disk === null) return t.skip('this process may not mount');
+    try {
+      const server = await serve();
+      await server.stop();
+      assert.equal((await run(['backup', 'monday'])).code, 0);
+      await folder.write('small.json', { ...CONFIG, dataDir: disk.path });
+      const full = await folder.run(['restore', 'monday', '--config', 'small.json']);
+      assert.equal(full.code, 1);
+      assert.match(
+        full.stderr,
+        new RegExp(
+          `^quayside: There is no space for a copy of \\S+monday/N\\.db in ${disk.path}\\. Nothing was replaced; make space, and repeat the restore\\.\n$`,
+        ),
+      );
+      assert.deepEqual(readdirSync(disk.path), []);
+    } finally {
+      disk.remove();
+    }
+    return undefined;
   });
 
   it('can repeat a restore that was killed between its renames; until then the server refuses to start', async () => {

@@ -2,7 +2,8 @@ import { existsSync, renameSync, rmSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { copyPrivateFile, makeFolder, syncFolder } from '../../util/files.ts';
-import { openError } from './worker/errors.ts';
+import { messageOf } from '../../util/message-of.ts';
+import { damageError, isDamage, isFull, openError } from './worker/errors.ts';
 import { markCopy } from './worker/ids.ts';
 import { checkIntegrity, draftOf, throwIfInUse } from './worker/open.ts';
 import { hasSchema } from './worker/schema.ts';
@@ -80,15 +81,33 @@ function draftCopy(backup: string, file: string): void {
       // Avoids a shared-memory file, which closing would have to remove.
       db.exec('PRAGMA locking_mode = EXCLUSIVE');
       checkIntegrity(db, '1');
-      hasSchema(db);
+      if (!hasSchema(db)) throw damageError('it has no tables');
       markCopy(db);
     } finally {
       db.close();
     }
   } catch (error) {
     dropDraft(file);
-    throw openError(backup, error);
+    throw draftError({ backup, file }, error);
   }
+}
+
+/** Converts an error while a backup is copied and checked to one for the operator. */
+function draftError({ backup, file }: PlannedRestore, error: unknown): Error {
+  if (isFull(error) || (error as NodeJS.ErrnoException).code === 'ENOSPC') {
+    return new Error(
+      `There is no space for a copy of ${backup} in ${dirname(file)}. Nothing was replaced; make space, and repeat the restore.`,
+    );
+  }
+  if (isDamage(error)) {
+    return new Error(
+      `${backup} is damaged or not a database (${messageOf(error)}). Nothing was replaced; restore another backup.`,
+    );
+  }
+  if (!existsSync(backup)) {
+    return new Error(`The backup lacks the file ${backup}. Nothing was replaced; restore another backup.`);
+  }
+  return openError(backup, error);
 }
 
 function dropDraft(file: string): void {

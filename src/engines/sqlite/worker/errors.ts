@@ -54,7 +54,7 @@ export function isReadOnly(error: unknown): boolean {
   return (error as NodeJS.ErrnoException | undefined)?.code === 'EROFS';
 }
 
-function isDamage(error: unknown): boolean {
+export function isDamage(error: unknown): boolean {
   const code = sqliteCode(error);
   return code === SQLITE_CORRUPT || code === SQLITE_NOTADB;
 }
