@@ -2,7 +2,7 @@ import { unexpectedResponse } from '../client/errors.ts';
 import { ConnectionError, type Name, QuaysideError } from '../client/index.ts';
 import { pathOf } from '../client/quayside.ts';
 import type { Imported } from '../model/records.ts';
-import { type CommandContext, printableJson } from './context.ts';
+import { type CommandContext, exitCodeOf, printableJson } from './context.ts';
 import { EXIT_CODES } from './output.ts';
 
 const NDJSON = 'application/x-ndjson';
@@ -64,7 +64,7 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
     } catch (error) {
       // The import began. If the last attempt stored nothing, an earlier one may have.
       context.hasChanged ||= error instanceof QuaysideError && 'imported' in error.details;
-      throw withProgress(error, before, sum);
+      throw withProgress(error, before, sum, context.hasChanged);
     }
     context.progress(`${sum.imported} elements imported`);
     [lines, size, before] = [[], 0, before + lines.length];
@@ -89,7 +89,7 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
  * Converts the line number in an error from one request to the line of the whole input, and adds how many elements were
  * stored at least: an attempt without a response may have stored more.
  */
-function withProgress(error: unknown, linesBefore: number, before: Imported): unknown {
+function withProgress(error: unknown, linesBefore: number, before: Imported, hasChanged: boolean): unknown {
   if (!(error instanceof QuaysideError)) return error;
   const [line, imported, repeated] = ['line', 'imported', 'repeated'].map((name) => {
     const value = error.details[name];
@@ -97,6 +97,10 @@ function withProgress(error: unknown, linesBefore: number, before: Imported): un
   }) as [number, number, number];
   const where = error.message.replace(/^Line \d+/, `Line ${linesBefore + line}`);
   const count = before.imported + before.repeated + imported + repeated;
-  const progress = ` At least ${count} elements were stored; the whole input can be imported again.`;
-  return Object.assign(error, { message: count === 0 ? where : `${where}${progress}` });
+  if (count === 0 && exitCodeOf(error, hasChanged) !== EXIT_CODES.outcomeUnknown) {
+    return Object.assign(error, { message: where });
+  }
+  const stored = count === 0 ? 'Elements may have been stored' : `At least ${count} elements were stored`;
+  const sentence = where.endsWith('.') ? where : `${where}.`;
+  return Object.assign(error, { message: `${sentence} ${stored}; the whole input can be imported again.` });
 }

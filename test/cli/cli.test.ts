@@ -437,9 +437,12 @@ describe('The command line', () => {
       for (const command of commands) {
         const { code, stdout, stderr } = await quayside([...command.split(' '), '--url', url], '{}');
         assert.deepEqual([code, stdout], [6, ''], command);
-        assert.match(
+        const repeat = 'Elements may have been stored; the whole input can be imported again.';
+        const next = command.startsWith('import') ? ` ${repeat}` : '';
+        assert.equal(
           stderr,
-          /^quayside: The server, or a proxy in front of it, answered "<p>Log in<\/p>"\.\n$/,
+          `quayside: The server, or a proxy in front of it, answered "<p>Log in</p>".${next}\n`,
+          command,
         );
       }
     } finally {
@@ -521,6 +524,21 @@ describe('The command line', () => {
     ]);
   });
 
+  it('says that a part of an import may be stored if the server is killed', async () => {
+    const killed = createHttpServer((request) => {
+      killed.close();
+      request.socket.destroy();
+    });
+    await once(killed.listen(0, '127.0.0.1'), 'listening');
+    const { port } = killed.address() as AddressInfo;
+    const { code, stderr } = await quayside(['import', 'N/x', '--url', `http://127.0.0.1:${port}`], '{}\n');
+    assert.equal(code, 6);
+    assert.match(
+      stderr,
+      /127\.0\.0\.1:\d+\. Elements may have been stored; the whole input can be imported again\.\n$/,
+    );
+  });
+
   it('says that a part of an import may be stored if the engine becomes unavailable', async () => {
     // The first attempt stores a part; the second one, which the client sends by itself, nothing.
     const problems = [
@@ -539,7 +557,8 @@ describe('The command line', () => {
       const { port } = failing.address() as AddressInfo;
       const command = ['import', 'N/x', '--url', `http://127.0.0.1:${port}`];
       const [first, second] = [await quayside(command, '{}\n'), await quayside(command, '{}\n')];
-      assert.deepEqual([first.code, first.stderr], [6, 'quayside: Away.\n']);
+      const mayBeStored = 'Elements may have been stored; the whole input can be imported again.';
+      assert.deepEqual([first.code, first.stderr], [6, `quayside: Away. ${mayBeStored}\n`]);
       assert.equal(second.code, 6);
       assert.equal(
         second.stderr,
