@@ -220,6 +220,8 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
         const { bytes } = await opened.engine.storage.usage('failing');
         const done = await node.run({ action: 'redrive', source: { ns: 'failing', queue: 'dead' } }, opened);
         assert.deepEqual([done.state, done.changed, done.failed], ['done', 1, 0]);
+        // The records of a hundred operations would take as much space in SQLite's file.
+        await opened.engine.definitions.delete('operation', done.id, 'any');
         return [headers.toSpliced(headers.indexOf('x-dl-at') + 1, 1), bytes ?? 0];
       }
       await fail();
