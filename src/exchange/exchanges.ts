@@ -143,10 +143,7 @@ export class Exchanges implements Service {
           ? log.warn({ err }, 'exchanges could not be read again')
           : log.warn({ err, exchange }, 'an exchange that changed could not be read yet'),
     });
-    const { broker } = options;
-    broker.appliedChanges.onChange('exchange', (ns, key) =>
-      this.#caches.of(broker.namespace(ns).currentDefinitions).read(key),
-    );
+    options.broker.appliedChanges.onChange('exchange', (ns, key) => this.#readAgain(ns, key));
   }
 
   async start(): Promise<void> {
@@ -668,6 +665,13 @@ export class Exchanges implements Service {
   #stores(isWanted: (namespace: string) => boolean = () => true): Definitions[] {
     const wanted = this.#options.broker.namespaces().filter(({ name }) => isWanted(name));
     return [...new Set(wanted.map(({ definitions }) => definitions))];
+  }
+
+  /** Another node changed an exchange: reads the stores that may have a new definition, or are known to have one. */
+  async #readAgain(ns: string, key: string): Promise<void> {
+    const { currentDefinitions } = this.#options.broker.namespace(ns);
+    const stores = new Set([currentDefinitions, ...this.#caches.get(key).map((found) => found.definitions)]);
+    await Promise.all([...stores].map((definitions) => this.#caches.of(definitions).read(key)));
   }
 
   /** Reads the definitions of an exchange from the stores that are known to have one; the effective one is first. */

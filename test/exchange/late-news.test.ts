@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { sharedSandbox } from '../sandbox/elements.ts';
-import { SILENT_LOG, type TestNamespace } from '../support/broker.ts';
+import { betweenProcesses, SILENT_LOG, type TestNamespace } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { engineWithoutNotifications } from '../support/engine-with.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
@@ -201,4 +201,38 @@ it('a stored exchange that cannot run on a node is logged once, and again after 
   await other.stop();
   await sandbox.stop();
   await opened.close();
+});
+
+it('a stop and a deletion have been applied by the other nodes when they confirm it, in whatever engine the exchange is stored', async () => {
+  const [earlier, present] = [await openEngine('M'), await openEngine('N')];
+  const sandbox = sharedSandbox();
+  const engines = [earlier, present].map(({ engine, namespaces }) => ({
+    engine: betweenProcesses(engineWithoutNotifications(engine)),
+    namespaces,
+  }));
+  const namespaces = engines.flatMap(({ engine, namespaces: own }) => own.map((one) => ({ ...one, engine })));
+  const [node, other] = [1, 2].map(
+    (seed) => new ExchangeNode(namespaces, present.clock, sandbox, { seed }),
+  ) as [ExchangeNode, ExchangeNode];
+  // As if N had been in the engine of M when the exchange was created.
+  const declaration = declare('N/src', ['N/dst']);
+  const value = { declaration, owner: '', stopped: null, lastError: null };
+  await earlier.engine.definitions.put('exchange', 'x', JSON.parse(JSON.stringify(value)), null);
+  try {
+    await node.start();
+    await other.start();
+    assert.equal(other.exchanges.record('x').stopped, null);
+    await node.exchanges.stopExchange('x');
+    await node.exchanges.othersHave('x', 'N');
+    assert.equal(other.exchanges.record('x').stopped, true);
+    await node.exchanges.delete('x');
+    await node.exchanges.othersHave('x', 'N');
+    assert.equal(other.exchanges.has('x'), false);
+  } finally {
+    await other.stop();
+    await node.stop();
+    await sandbox.stop();
+    await earlier.close();
+    await present.close();
+  }
 });

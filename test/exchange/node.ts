@@ -34,9 +34,11 @@ export class ExchangeNode {
       maxCopies?: number;
       owners?: FindOwner;
       log?: EventLog;
+      /** Different for each of several nodes that send signals to each other. */
+      seed?: number;
     } = {},
   ) {
-    this.broker = brokerOn(namespaces, clock);
+    this.broker = brokerOn(namespaces, clock, options.seed);
     this.exchanges = new Exchanges({
       broker: this.broker,
       sandbox,
