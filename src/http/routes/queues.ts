@@ -31,8 +31,11 @@ const IF_MATCH = {
   'if-match': 'The options are changed only if the stored ones have one of these versions.',
 };
 
-function sendOptions(call: HttpCall): void {
-  const record = call.namespace.options.record(call.queue.key.name);
+function optionsOf({ namespace, queue }: HttpCall): OptionsRecord {
+  return namespace.options.record(queue.key.name);
+}
+
+function sendOptions(call: HttpCall, record: OptionsRecord): void {
   call.sendJson(record, ['etag', entityTag(record.version)]);
 }
 
@@ -111,7 +114,7 @@ export const queueRoutes: readonly Route[] = [
     summary: 'Read the options of the queue, and the source of each',
     access: 'read',
     responses: [optionsResponse],
-    handle: sendOptions,
+    handle: (call) => sendOptions(call, optionsOf(call)),
   }),
   route({
     id: 'setQueueOptions',
@@ -129,8 +132,10 @@ export const queueRoutes: readonly Route[] = [
     handle: (call) =>
       readJson(call, MAX_BYTES, async (payload) => {
         await call.queue.storeOptions(parseOptions(payload), readVersions(call.head));
+        // What others store from now on is not what this request stored: its version must not replace theirs.
+        const record = optionsOf(call);
         await call.namespace.othersHave(call.queue.key);
-        sendOptions(call);
+        sendOptions(call, record);
       }),
   }),
   route({
