@@ -312,7 +312,7 @@ function claimBody(
     call,
     maxBytes,
     (release, hasWaited) => {
-      const endTimeLimit = hasWaited ? limitTime(call) : null;
+      const endTimeLimit = hasWaited ? limitTime(call, release) : null;
       const onClose = (): void => {
         endTimeLimit?.();
         release();
@@ -332,12 +332,18 @@ function claimBody(
   );
 }
 
-/** Limits the time from now until the body has arrived, in place of Node's limit. Returns a function that ends this. */
-function limitTime(call: HttpCall): () => void {
+/**
+ * Limits the time from now until the body has arrived, in place of Node's limit. Returns a function that ends this.
+ * @param release called when the time is over: the connection may stay open until an earlier request has its response
+ */
+function limitTime(call: HttpCall, release: () => void): () => void {
   const { connection, front } = call;
   const { clock, options } = front.parts;
   connection.hasOwnTimeLimit = true;
-  const cancel = clock.after(options.requestTimeoutMs, () => call.fail(requestTimeout()));
+  const cancel = clock.after(options.requestTimeoutMs, () => {
+    call.fail(requestTimeout());
+    release();
+  });
   return () => {
     cancel();
     connection.hasOwnTimeLimit = false;

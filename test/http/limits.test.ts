@@ -5,6 +5,7 @@ import { connect, type Socket } from 'node:net';
 import { afterEach, beforeEach, describe, it, type TestContext } from 'node:test';
 import { MAX_PLACE_WAIT_MS } from '../../src/access/body-limit.ts';
 import type { Authenticator, User } from '../../src/access/user.ts';
+import { HTTP_DEFAULTS } from '../../src/http/options.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { RIGHTS } from '../../src/model/rights.ts';
 import { BytePieces } from '../../src/util/byte-pieces.ts';
@@ -229,6 +230,35 @@ describe('Bodies of one user that are being stored', () => {
     assert.equal(late.received, '');
     await harness().passTime(1);
     assert.equal(codeOf((await late.answers(1))[0]), 'overloaded');
+  });
+
+  it('make another one wait, which counts until its time to arrive is over, although its response waits for an earlier one', async (t) => {
+    const held = hold(t);
+    for (let i = 0; i < 4; i += 1) await send(chunked('ahead'));
+    await until(() => held.total === 4 * BODY.length);
+    const never = request('PUT /q/N/never', 'Transfer-Encoding: chunked');
+    const slow = await send(request('GET /q/N/empty', 'X: y'), never);
+    // The server reads what arrived before these requests.
+    const settle = async (): Promise<void> => {
+      for (let i = 0; i < 100; i += 1) await harness().client().status('N', 'none');
+    };
+    await settle();
+    held.release();
+    for (let i = 0; i < 3; i += 1) assert.equal((await (await announce()).answers(1))[0]?.status, 100);
+    await harness().passTime(HTTP_DEFAULTS.requestTimeoutMs / 2);
+    const last = await announce();
+    await settle();
+    assert.equal(last.received, '');
+    await harness().passTime(HTTP_DEFAULTS.requestTimeoutMs / 2);
+    // By then, it would be rejected.
+    await harness().passTime(MAX_PLACE_WAIT_MS / 2);
+    assert.equal((await last.answers(1))[0]?.status, 100);
+    assert.equal(slow.received, '');
+    await harness().client().insert('N', 'empty', 'a');
+    assert.deepEqual(
+      (await slow.untilClosed()).map(({ status }) => status),
+      [200, 408],
+    );
   });
 
   it('count no longer afterwards, although their responses wait for an earlier one', async () => {
