@@ -96,14 +96,23 @@ export class RequestLimits {
   }
 
   /**
-   * Reads a body that may be larger than `bodyLimit`, and resolves to the result of `work`, as `useBody`. A larger one
-   * waits for its turn to be processed.
+   * Reads a body that may be larger than `bodyLimit`, and calls `work` with it, as `useBody`. A larger one waits for
+   * its turn to be processed.
+   * @param finish called with the result of `work`. It may take any time: other large bodies need not wait. Until it
+   * has ended, the body counts as occupied, since the result may be as large
    */
-  useLargeBody<T>(call: HttpCall, maxBytes: number, work: (body: Buffer) => Promise<T>): Promise<T | null> {
+  async useLargeBody<T>(
+    call: HttpCall,
+    maxBytes: number,
+    work: (body: Buffer) => Promise<T>,
+    finish?: (result: T) => Promise<void>,
+  ): Promise<void> {
     const { bodyLimit } = call.front.parts.options;
-    return useBody(call, maxBytes, (body) =>
-      body.length <= bodyLimit ? work(body) : this.#largeBodies.run(call.user.name, () => work(body)),
-    );
+    await useBody(call, maxBytes, async (body) => {
+      const isLarge = body.length > bodyLimit;
+      const result = await (isLarge ? this.#largeBodies.run(call.user.name, () => work(body)) : work(body));
+      await finish?.(result);
+    });
   }
 
   /**

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
-import { describe, it } from 'node:test';
+import { describe, it, type TestContext } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 import { sharedHarness } from './harness.ts';
+import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 
 const NAMESPACES = [plain('N'), plain('other')];
 
@@ -425,27 +426,71 @@ describe('Large documents of definitions', () => {
   });
   const as = (name: string): QueueClient => harness().client(`${name}:${name}`);
 
-  it('of other users that are still being applied delay no large body', async (t) => {
+  const selector = `env => ${JSON.stringify('x'.repeat(1000))}`;
+  const dst = [{ ns: 'N', queue: 'out', selector }];
+  const LARGE = { exchanges: { forward: { ...FORWARD, dst } } };
+
+  interface HeldChecks {
+    readonly count: number;
+    release(): void;
+  }
+  const holdChecks = (t: TestContext): HeldChecks => {
     const { exchanges } = harness();
     const { checkCreate } = exchanges;
-    const held = Promise.withResolvers<void>();
-    t.after(() => held.resolve());
-    let holding = 0;
+    const { promise, resolve: release } = Promise.withResolvers<void>();
+    t.after(() => release());
+    let count = 0;
     t.mock.method(exchanges, 'checkCreate', async (...given: Parameters<typeof checkCreate>) => {
-      holding += 1;
-      await held.promise;
+      count += 1;
+      await promise;
       return checkCreate.apply(exchanges, given);
     });
-    const selector = `env => ${JSON.stringify('x'.repeat(1000))}`;
-    const dst = [{ ns: 'N', queue: 'out', selector }];
-    const large = { exchanges: { forward: { ...FORWARD, dst } } };
-    const applying = ['test1', 'test1', 'second', 'second'].map((name) => put(as(name), large, '?dryRun=1'));
-    await until(() => holding === applying.length);
+    return {
+      get count() {
+        return count;
+      },
+      release,
+    };
+  };
+
+  it('of other users that are still being applied delay no large body', async (t) => {
+    const held = holdChecks(t);
+    const applying = ['test1', 'test1', 'second', 'second'].map((name) => put(as(name), LARGE, '?dryRun=1'));
+    await until(() => held.count === applying.length);
     const lines = [{ text: 'a'.repeat(600) }, { text: 'b'.repeat(600) }];
     const inserted = await as('third').insertLines('N', 'large', lines);
     assert.equal(inserted.status, 200);
-    held.resolve();
+    held.release();
     for (const { status } of await Promise.all(applying)) assert.equal(status, 200);
+  });
+
+  it('count as bodies of their user until they are applied', async (t) => {
+    const held = holdChecks(t);
+    const send = async (line: string, ...headers: string[]): Promise<RawConnection> => {
+      const connection = await RawConnection.open(harness().port);
+      t.after(() => connection.destroy());
+      connection.send(rawRequest([`${line} HTTP/1.1`, 'Host: test', AUTHORIZATION, ...headers]));
+      return connection;
+    };
+    // Each counts as 32 MiB, since its length is not known: four occupy all that the user may have.
+    const applying = await Promise.all(
+      Array.from({ length: 4 }, () => send('PUT /definitions?dryRun=1', 'Transfer-Encoding: chunked')),
+    );
+    const body = JSON.stringify(LARGE).padEnd(70_000);
+    for (const connection of applying) connection.send(`${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`);
+    await until(() => held.count === applying.length);
+    const next = await send(
+      'POST /q/N/next/elements',
+      'Content-Type: application/x-ndjson',
+      'Content-Length: 70000',
+      'Expect: 100-continue',
+    );
+    // The server reads what arrived before these requests.
+    for (let i = 0; i < 100; i += 1) await as('test1').status('N', 'none');
+    assert.equal(next.received, '');
+    held.release();
+    assert.equal((await next.answers(1))[0]?.status, 100);
+    for (const connection of applying) assert.equal((await connection.answers(1))[0]?.status, 200);
   });
 });
 

@@ -40,7 +40,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a removed user continues to change definitions',
     suite: 'documents of definitions',
-    edits: edit('http/routes/definitions.ts', '        call.renewUser();\n', ''),
+    edits: edit('http/routes/definitions.ts', '          call.renewUser();\n', ''),
   },
   {
     name: 'the time to parse a slow payload counts against the selector',

@@ -75,32 +75,32 @@ export const definitionRoutes: readonly Route[] = [
       },
     ],
     problems: ['invalid-name', 'namespace-not-found', 'precondition-failed', 'storage-unavailable'],
-    async handle(call, { dryRun, prune }) {
+    handle(call, { dryRun, prune }) {
       const { limits, parts } = call.front;
       const read = (body: Buffer): Promise<DefinitionsDocument> =>
         parseDefinitions(jsonText(body), parts.broker).catch((error: unknown) => {
           throw notJson(error);
         });
-      const wanted = await limits.useLargeBody(call, LIMITS.maxBodyLimit, read);
-      if (wanted === null) return;
-      const present = presentDefinitions(parts);
-      const versions = readVersions(call.head);
-      if (versions !== null && !versions.has(versionOfDefinitions(present))) {
-        throw new QuaysideError(
-          'precondition-failed',
-          `The definitions do not have the version that If-Match names, ${quote(call.head.ifMatch)}. Read them again, and check the difference.`,
-        );
-      }
-      const changes = definitionChanges(present, wanted, prune);
-      call.auditFields = { dryRun, changes: changes.length };
-      const callerNow = (): User => {
-        call.renewUser();
-        return call.user;
-      };
-      const outcomes = await applyChanges(changes, parts, callerNow, dryRun);
-      const start = `{"applied":${!dryRun},"changes":[`;
-      const listed = changes.map((change, i) => ({ ...change, outcome: outcomes[i] }));
-      await call.sendPieces(jsonPieces(start, listed, (change) => JSON.stringify(change), ']}'));
+      return limits.useLargeBody(call, LIMITS.maxBodyLimit, read, async (wanted) => {
+        const present = presentDefinitions(parts);
+        const versions = readVersions(call.head);
+        if (versions !== null && !versions.has(versionOfDefinitions(present))) {
+          throw new QuaysideError(
+            'precondition-failed',
+            `The definitions do not have the version that If-Match names, ${quote(call.head.ifMatch)}. Read them again, and check the difference.`,
+          );
+        }
+        const changes = definitionChanges(present, wanted, prune);
+        call.auditFields = { dryRun, changes: changes.length };
+        const callerNow = (): User => {
+          call.renewUser();
+          return call.user;
+        };
+        const outcomes = await applyChanges(changes, parts, callerNow, dryRun);
+        const start = `{"applied":${!dryRun},"changes":[`;
+        const listed = changes.map((change, i) => ({ ...change, outcome: outcomes[i] }));
+        await call.sendPieces(jsonPieces(start, listed, (change) => JSON.stringify(change), ']}'));
+      });
     },
   }),
 ];
