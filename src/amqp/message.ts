@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
 import type { Delivery, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { checkContentHeader, checkHeaders } from '../model/headers.ts';
+import { checkContentHeader, checkHeaders, headerParameter } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { neverExpires } from '../model/service-headers.ts';
 import { NameSpelling } from '../session/spelling.ts';
@@ -13,7 +13,7 @@ import {
   parseMilliseconds,
   parseMoment,
 } from '../session/values.ts';
-import { quoteBytes } from '../util/byte-string.ts';
+import { quoteBytes, textOfByteString } from '../util/byte-string.ts';
 import { CODE } from './core/codes.ts';
 import { NOTHING } from './core/fields.ts';
 import { TRANSFER_HEAD_BYTES, writer } from './core/frames.ts';
@@ -259,7 +259,7 @@ class ReceivedMessage {
       body: this.#parts === null ? this.#body : Buffer.concat(this.#parts),
       contentType: checkContentHeader('content-type', this.#contentType),
       contentEncoding: checkContentHeader('content-encoding', this.#contentEncoding),
-      headers: checkHeaders(this.#headers),
+      headers: checkHeaders(this.#headers, { spell: (name) => textOfByteString(this.#spellingOf(name)) }),
       matureAt:
         this.#deliveryTime === null
           ? parseMoment(NEXT_T_PROPERTY, this.#nextT)
@@ -383,12 +383,23 @@ class ReceivedMessage {
   #addHeader(name: string, { type, text }: SimpleValue, defaultType: SimpleType = 'string'): void {
     const lower = name.toLowerCase();
     if (this.#hasHeader(lower)) {
-      const message = `The message has ${quoteBytes(lower)} twice. Names of headers must differ in more than case.`;
-      throw new QuaysideError('invalid-header', message, { parameter: lower });
+      const message = `The message has ${quoteBytes(name)} twice. Names of headers must differ in more than case.`;
+      throw new QuaysideError('invalid-header', message, {
+        parameter: headerParameter(textOfByteString(name)),
+      });
     }
     this.#headers.push(lower, text);
     if (type !== defaultType) this.#types.push(`${name}=${type}`);
     else if (name !== lower) this.#types.push(name);
+  }
+
+  /** The name of a header as the client sent it: `#types` has all that are not in lower case. */
+  #spellingOf(lower: string): string {
+    const { length } = lower;
+    const typed = this.#types.find(
+      (one) => one.slice(0, length).toLowerCase() === lower && (one.length === length || one[length] === '='),
+    );
+    return typed?.slice(0, length) ?? lower;
   }
 
   /** A linear search, since most messages have few headers or none. */

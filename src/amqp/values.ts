@@ -1,6 +1,7 @@
 import { QuaysideError } from '../model/errors.ts';
+import { headerParameter } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { fromByteString, isAscii, quoteBytes } from '../util/byte-string.ts';
+import { fromByteString, isAscii, quoteBytes, textOfByteString } from '../util/byte-string.ts';
 import { CODE } from './core/codes.ts';
 import { ValueChecker } from './core/fields.ts';
 import { ProtocolError } from './core/protocol-error.ts';
@@ -60,7 +61,7 @@ export class ValueReader {
       throw new QuaysideError(
         'not-supported',
         `${what} is a list, map, array or described. Allowed with an element: simple types.`,
-        name === undefined ? {} : { parameter: name },
+        name === undefined ? {} : { parameter: headerParameter(textOfByteString(name)) },
       );
     }
     this.#skip(1);

@@ -9,7 +9,7 @@ import { LIMITS } from '../model/limits.ts';
 import type { Outstanding } from '../session/outstanding.ts';
 import { NameSpelling } from '../session/spelling.ts';
 import { decodeText, parseGroups, parseInteger, parseMilliseconds, parseMoment } from '../session/values.ts';
-import { fromByteString, quoteBytes } from '../util/byte-string.ts';
+import { fromByteString, quoteBytes, textOfByteString } from '../util/byte-string.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { headerOf, type StompFrame, type Version } from './codec.ts';
 import { PROTOCOL_HEADERS, requireHeader } from './headers.ts';
@@ -106,7 +106,9 @@ function elementOf(
     contentType: checkContentHeader('content-type', headerOf(headers, 'content-type')),
     contentEncoding: checkContentHeader('content-encoding', headerOf(headers, 'content-encoding')),
     headers:
-      stored === null ? NO_HEADERS : checkHeaders(stored, { spell: (name) => spellingOf(headers, name) }),
+      stored === null
+        ? NO_HEADERS
+        : checkHeaders(stored, { spell: (name) => textOfByteString(spellingOf(headers, name)) }),
     matureAt,
     delayMs,
     tries: parseInteger('x-tries', headerOf(headers, 'x-tries'), { to: LIMITS.tries, unit: 'a count' }, 0),

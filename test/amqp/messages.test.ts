@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import rhea from 'rhea';
+import { quote } from '../../src/util/quote.ts';
 import { until } from '../support/until.ts';
 import { type AmqpClient, Ended } from './client.ts';
 import { AmqpNode } from './node.ts';
@@ -95,6 +96,19 @@ describe('an AMQP error names the invalid value and what is allowed', () => {
       const sender = await client.sender('N/a');
       const { kind, error } = await sender.send(message);
       assert.deepEqual([kind, error?.description], ['rejected', description]);
+    });
+  }
+
+  for (const [name, value, parameter] of [
+    ['Größe', 'x', 'Größe'],
+    ['Größe', rhea.types.wrap_list(['blue']), 'Größe'],
+    ['n'.repeat(300), rhea.types.wrap_list(['blue']), `${'n'.repeat(64)}…`],
+  ] as const) {
+    it(`in the application property ${parameter}, whose value is ${typeof value === 'string' ? 'simple' : 'a list'}`, async () => {
+      const sender = await client.sender('N/a');
+      const { error } = await sender.send({ body: 'x', application_properties: { [name]: value } });
+      assert.ok(error?.description?.includes(quote(name)), error?.description);
+      assert.equal(error?.info.parameter, parameter);
     });
   }
 

@@ -173,6 +173,7 @@ describe('an element sent over STOMP', () => {
       ['x-ks-hdr-a', ' x'],
       ['X-Ks-Hdr-Colour', 'x\r\ny'],
       ['Two Words', 'x'],
+      ['Größe', 'x'],
       ['x-ks-hdr-long', 'x'.repeat(8192)],
     ] as const) {
       const other = await node.client();
