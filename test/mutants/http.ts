@@ -145,6 +145,15 @@ export const HTTP: readonly Mutant[] = [
     edits: edit('http/request.ts', "        socket.off('close', onClose);\n", ''),
   },
   {
+    name: 'a body that had to wait occupies its place after its time to arrive',
+    suite: 'HTTP bodies',
+    edits: edit(
+      'http/request.ts',
+      '    call.fail(requestTimeout());\n    release();\n',
+      '    call.fail(requestTimeout());\n',
+    ),
+  },
+  {
     name: 'a body that was rejected leaves a listener on its connection',
     suite: 'HTTP bodies',
     edits: edit('http/limits.ts', ', onRejected);', ', (error) => call.fail(error));'),
