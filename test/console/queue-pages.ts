@@ -68,7 +68,7 @@ export function queuePages(opened: () => OpenedConsole): void {
   });
 
   it('lists and counts the deliveries of the first group that a stream has, until another is chosen, and how many each group has', async () => {
-    for (const groups of ['third', 'third,billing', 'third,billing', 'third,shipping'])
+    for (const groups of ['audit', 'audit,billing', 'audit,billing', 'audit,shipping'])
       await opened().request('PUT', `/q/events/late-groups?groups=${groups}`, { body: '1' });
     const page = await opened().samePage('#/q/events/late-groups');
     const states = page.getByRole('navigation', { name: 'States' });
@@ -80,7 +80,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     const groups = page.getByLabel('Groups of late-groups').locator('tbody tr');
     // The group that is furthest behind comes first.
     assert.deepEqual(await groups.locator('td:nth-child(-n + 2)').allInnerTexts(), [
-      ...['third', '4'],
+      ...['audit', '4'],
       ...['billing', '2'],
       ...['shipping', '1'],
     ]);
