@@ -12,7 +12,8 @@ import { toByteString } from '../util/byte-string.ts';
 // How engines store headers: as JSON. A store that moves an element to a dead-letter queue appends a line instead of
 // changing the first one, so that it need not parse any; the headers are computed when the element is read. The first
 // dead-letter line names the original, the last one the move that the headers describe. A further line replaces the
-// last one unless that is the first, so that lines do not grow with each move.
+// last one if another dead-letter line precedes that, so that lines do not grow with each move. After an `h` line, both
+// remain: it may have removed the header that names the original.
 
 /**
  * - `d`: the element became a dead letter. `original` is the engine's form of its id. Lines of earlier releases have no

@@ -88,6 +88,41 @@ describe('A queue on Redis with damaged or unknown data', () => {
     assert.equal(edit(`return redis.call('HEXISTS', KEYS[1], 'cnode')`), '0');
   });
 
+  it('keeps the origin of a dead letter whose headers an earlier version changed', async () => {
+    const headers = ['own', '1'];
+    const [id = ''] = await engine.storage.insert(QUEUE, [newElement({ contentType: null, headers })]);
+    const tag = id.slice(0, 12);
+    // It failed, the header with its origin was removed, and it failed again: by two lines, and one in between.
+    const lines = [
+      ['d', QUEUE.name, clock.now(), 1, `${tag}1001`, 'broken', ''],
+      ['h', 'x-ks-origin-id', null, 'own', '2'],
+      ['d', QUEUE.name, clock.now(), 1, `${tag}1002`, 'broken', ''],
+    ];
+    const metadata = [[null, ...headers], ...lines].map((line) => JSON.stringify(line)).join('\n');
+    edit(
+      `
+      local field = 'e' .. struct.pack('>I6', ARGV[1])
+      local value = redis.call('HGET', KEYS[1], field)
+      local at = string.find(value, ARGV[2], 1, true)
+      local rest = string.sub(value, at + #ARGV[2])
+      redis.call('HSET', KEYS[1], field, string.sub(value, 1, at - 5) .. struct.pack('>I4', #ARGV[3]) .. ARGV[3] .. rest)
+      `,
+      numberOf({ id }),
+      JSON.stringify([null, ...headers]),
+      metadata,
+    );
+    const [held] = (await engine.storage.take(QUEUE, RESERVE)).deliveries;
+    const failed = { id, group: '', token: null, delayMs: 0, countTry: true };
+    assert.deepEqual(await rollback(engine.storage, QUEUE, [failed]), ['dead-lettered']);
+    const [dead] = (await engine.storage.take({ ...QUEUE, name: 'dead' }, POP)).deliveries;
+    const headerOf = (delivery: Delivery | undefined, name: string): string | undefined =>
+      delivery?.headers[delivery.headers.indexOf(name) + 1];
+    const origin = headerOf(held, 'x-ks-origin-id') ?? '';
+    assert.equal(numberOf({ id: origin }), '1002');
+    assert.equal(headerOf(dead, 'x-ks-origin-id'), origin);
+    assert.equal(headerOf(dead, 'own'), '2');
+  });
+
   it('removes an expired lease without a delivery, and remains usable', async () => {
     const [first] = await reserved('first');
     assert.ok(first);

@@ -2,9 +2,10 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
 import { WrongStore } from '../../src/engine/engine.ts';
-import { newElements } from '../support/elements.ts';
+import { newElement, newElements } from '../support/elements.ts';
 import { blocksOf } from '../support/page-commands.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
+import { rollback } from '../support/settle.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
@@ -31,6 +32,32 @@ describe('A PostgreSQL schema', () => {
     assert.ok(after > before);
     assert.equal((await second.storage.counts(queue)).ready, 2);
     await second.stop();
+  });
+
+  it('keeps the origin of a dead letter whose headers an earlier version changed', async (t) => {
+    const queue = { ns: 'jobs', name: 'changed' };
+    const node = await openNode(server, { schema });
+    t.after(() => node.stop());
+    const [id = ''] = await node.storage.insert(queue, [newElement({ headers: ['own', '1'], tries: 2 })]);
+    // It failed, the header with its origin was removed, and it failed again: by two lines, and one in between.
+    const lines = [
+      ['d', queue.name, 1, 3, 1001, 'broken', ''],
+      ['h', 'x-ks-origin-id', null, 'own', '2'],
+      ['d', queue.name, 2, 3, 1002, 'broken', ''],
+    ].map((line) => `\n${JSON.stringify(line)}`);
+    await runSql(server, `UPDATE ${schema}.delivery SET head = head || '${lines.join('')}' WHERE tries = 2`);
+    const take = async (name: string, leaseMs: number | null): Promise<(name: string) => unknown> => {
+      const { deliveries } = await node.storage.take({ ...queue, name }, { group: '', count: 1, leaseMs });
+      const headers = deliveries[0]?.headers ?? [];
+      return (header) => headers[headers.indexOf(header) + 1];
+    };
+    const held = await take(queue.name, 60_000);
+    const failed = { id, group: '', token: null, delayMs: 0, countTry: true };
+    assert.deepEqual(await rollback(node.storage, queue, [failed]), ['dead-lettered']);
+    const dead = await take('dead', null);
+    assert.notEqual(held('x-ks-origin-id'), id);
+    assert.equal(dead('x-ks-origin-id'), held('x-ks-origin-id'));
+    assert.equal(dead('own'), '2');
   });
 
   it('may be named with a reserved word of SQL', async () => {

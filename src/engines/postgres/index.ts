@@ -1,4 +1,3 @@
-import type { EventLog } from '../../util/log.ts';
 // The PostgreSQL engine. `storage.ts` turns calls of the Storage port into items; `batcher.ts` places them into
 // batches, which run as one transaction after another on the main connection. Each kind of item is an operation
 // (`operations.ts`) with one SQL statement, which takes its rows as one array per column and returns results by row
@@ -38,6 +37,7 @@ import {
 } from '../../engine/stats.ts';
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
+import type { EventLog } from '../../util/log.ts';
 import { Batcher } from './batcher.ts';
 import { type Connection, examineServer } from './connection.ts';
 import { Ids } from './content.ts';

@@ -182,13 +182,11 @@ export function deadLetterLine(from: string, tries: string, seq: string, reason:
 }
 
 /**
- * The head of the copy of a moved element. The line of a dead letter replaces the last line if that is a later one of
- * another move, see `engine/stored-metadata.ts`.
+ * The head of the copy of a moved element. The line of a dead letter replaces the last line if that and the one before
+ * it are those of dead letters, see `engine/stored-metadata.ts`.
  */
-const HEAD_OF_COPY = String.raw`(SELECT coalesce(m.new_head, CASE WHEN m.line IS NULL THEN o.head
-    ELSE CASE WHEN strpos(w.head, E'\n["d",') > 0 THEN w.head ELSE o.head END || m.line END)
-  FROM (SELECT coalesce(m.head, e.head) AS head) o
-  CROSS JOIN LATERAL (SELECT regexp_replace(o.head, E'\n\\["d",[^\n]*$', '') AS head) w)`;
+const HEAD_OF_COPY = String.raw`CASE WHEN m.line IS NULL THEN coalesce(m.new_head, m.head, e.head)
+    ELSE regexp_replace(coalesce(m.head, e.head), E'(\n\\["d",[^\n]*)\n\\["d",[^\n]*$', E'\\1') || m.line END`;
 
 /**
  * The `WITH` entries that store copies of elements whose deliveries were deleted. `moved` has these deliveries, with

@@ -41,14 +41,13 @@ local function withHead(content, head)
   return isReadable and head .. sub(content, bodyAt) or content
 end
 
--- A content with the line of a dead letter appended to its metadata. It replaces the last line if that is a dead
--- letter's and not the first of them. Malformed content is returned unchanged.
+-- A content with the line of a dead letter appended to its metadata. It replaces the last line if that and the one
+-- before it are those of dead letters. Malformed content is returned unchanged.
 local function withDeadLetter(content, line)
   local isReadable, metadataAt, bodyAt = pcall(checkedParts, content)
   if not isReadable then return content end
   local metadata = sub(content, metadataAt + 4, bodyAt - 1)
-  local rest = string.match(metadata, '^(.*)\n%["d",[^\n]*$')
-  metadata = (rest and string.find(rest, '\n["d",', 1, true) and rest or metadata) .. line
+  metadata = (string.match(metadata, '^(.*\n%["d",[^\n]*)\n%["d",[^\n]*$') or metadata) .. line
   return sub(content, 1, metadataAt - 1) .. pack('>I4', #metadata) .. metadata .. sub(content, bodyAt)
 end
 
