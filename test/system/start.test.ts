@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { open, readFile, stat, writeFile } from 'node:fs/promises';
+import { mkdir, open, readFile, stat, statfs, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -77,6 +77,12 @@ describe('A start', () => {
         /N\.db cannot be opened \(database or disk is full\)\. Check that its folder .* has space\.\n/,
       );
       assert.equal(full, 1);
+      await mkdir(join(disk.path, 'new'));
+      const { files, ffree } = await statfs(disk.path);
+      await run('mount', ['-o', `remount,nr_inodes=${files - ffree}`, disk.path]);
+      const [noInode, whyNot] = await started(join(disk.path, 'new'));
+      assert.match(whyNot, /N\.db cannot be opened \(ENOSPC: .*\)\. Check that its folder .* has space\.\n/);
+      assert.equal(noInode, 1);
       await run('mount', ['-o', 'remount,ro', disk.path]);
       const [readOnly, what] = await started(join(disk.path, 'data'));
       assert.match(what, /data is on a file system that is mounted read-only\. Mount that for writing, /);

@@ -94,7 +94,7 @@ function draftCopy(backup: string, file: string): void {
 
 /** Converts an error while a backup is copied and checked to one for the operator. */
 function draftError({ backup, file }: PlannedRestore, error: unknown): Error {
-  if (isFull(error) || (error as NodeJS.ErrnoException).code === 'ENOSPC') {
+  if (isFull(error)) {
     return new Error(
       `There is no space for a copy of ${backup} in ${dirname(file)}. Nothing was replaced; make space, and repeat the restore.`,
     );

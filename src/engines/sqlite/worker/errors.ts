@@ -41,8 +41,9 @@ export function isFatal(error: unknown): boolean {
   return code !== null && FATAL.has(code);
 }
 
+/** Whether SQLite, or Node.js while it creates a file, ran out of space or inodes. */
 export function isFull(error: unknown): boolean {
-  return sqliteCode(error) === SQLITE_FULL;
+  return sqliteCode(error) === SQLITE_FULL || (error as NodeJS.ErrnoException | undefined)?.code === 'ENOSPC';
 }
 
 export function isBusy(error: unknown): boolean {
@@ -99,7 +100,7 @@ function openErrorMessage(file: string, error: unknown): string {
   if (sqliteCode(error) === SQLITE_ERROR) {
     return `SQLite file ${file} has unexpected tables (${why}): it is damaged; restore it from a backup or move it away.`;
   }
-  if (sqliteCode(error) !== null) {
+  if (sqliteCode(error) !== null || isFull(error)) {
     return `SQLite file ${file} cannot be opened (${why}); check that its folder exists, may be written and has space.`;
   }
   return `SQLite file ${file} cannot be used: ${why}.`;
