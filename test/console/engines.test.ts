@@ -156,6 +156,27 @@ describe('The console in a browser, on engines with servers', () => {
     for (const queue of ['kept', 'kept-too']) await opened.request('DELETE', `/q/lists/${queue}?force=1`);
   });
 
+  it('keeps the rows of queues that the stream has not sent yet when their engine is away', async () => {
+    await opened.insert('lists', 'unsent', '"a"');
+    const page = await opened.page('#/queues', { isFailing: true, isAlone: true });
+    await page.addInitScript(`window.EventSource = class extends EventSource {
+      addEventListener(type, listener) { if (type !== 'queues') super.addEventListener(type, listener); }
+    }`);
+    await page.reload();
+    const row = page.getByRole('link', { name: 'unsent', exact: true });
+    await row.waitFor();
+    await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
+    proxy.targetPort = 9;
+    proxy.reset();
+    const missing = page.getByText(/^Queues of lists are missing, or shown as they were last read/);
+    await missing.waitFor();
+    await page.evaluate('new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))');
+    assert.equal(await row.count(), 1);
+    proxy.targetPort = redisPort;
+    await missing.waitFor({ state: 'detached' });
+    await opened.request('DELETE', '/q/lists/unsent?force=1');
+  });
+
   it('lists elements again when the engine is back', async () => {
     await opened.insert('lists', 'away', '"a"');
     const page = await opened.page('#/q/lists/away', { isFailing: true });

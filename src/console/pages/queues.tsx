@@ -78,15 +78,22 @@ function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSignal): P
 /** The listed or selected queues that the stream has sent. */
 const followed = new WeakSet<FoundQueue>();
 
+/** The last read of the list. */
+interface LastRead {
+  readonly byKey: ReadonlyMap<string, FoundQueue>;
+  /** Namespaces whose engine is unavailable: their queues may be missing. */
+  readonly unavailable: readonly string[];
+}
+
 /**
  * Whether a queue has been deleted since it was listed: the stream has it no longer, or has never had it, and neither
- * has the last read. A new queue that the stream has not sent yet is in that.
- * @param read the queues of the last read, by their keys
+ * has the last read. A new queue that the stream has not sent yet is in that, unless its engine is unavailable.
  */
-function isGone(one: FoundQueue, read: ReadonlyMap<string, FoundQueue>): boolean {
+function isGone(one: FoundQueue, read: LastRead): boolean {
   if (connection.value !== 'live') return false;
   const key = keyOf(one);
-  if (!queues.has(key)) return followed.has(one) || !read.has(key);
+  if (!queues.has(key))
+    return followed.has(one) || !(read.byKey.has(key) || read.unavailable.includes(one.ns));
   followed.add(one);
   return false;
 }
@@ -95,14 +102,11 @@ function isGone(one: FoundQueue, read: ReadonlyMap<string, FoundQueue>): boolean
  * Returns the rows of a list in their order, with the latest data of each queue: from the stream if it is live,
  * otherwise from the last read. Deleted queues are left out.
  */
-function withLatest(
-  listed: readonly FoundQueue[],
-  read: ReadonlyMap<string, FoundQueue>,
-): readonly FoundQueue[] {
+function withLatest(listed: readonly FoundQueue[], read: LastRead): readonly FoundQueue[] {
   const isLive = connection.value === 'live';
   return listed.flatMap((one) => {
     const key = keyOf(one);
-    return isGone(one, read) ? [] : [{ ...one, ...read.get(key), ...(isLive && queues.get(key)) }];
+    return isGone(one, read) ? [] : [{ ...one, ...read.byKey.get(key), ...(isLive && queues.get(key)) }];
   });
 }
 
@@ -153,7 +157,10 @@ export function Queues() {
   }, [isLive]);
   version.value;
   const shown = listed.value;
-  const read = new Map(latest?.queues.map((one) => [keyOf(one), one]));
+  const read: LastRead = {
+    byKey: new Map(latest?.queues.map((one) => [keyOf(one), one])),
+    unavailable: latest?.unavailable ?? [],
+  };
   const rows = withLatest(shown?.queues ?? [], read);
   const isAnswered = shown?.key === key || found.error === null;
   // Without those that are gone: a pause would create them again.
