@@ -176,6 +176,8 @@ export class PostgresServer {
   async stop(mode: StopMode): Promise<void> {
     const child = this.#process;
     if (child === null) return;
+    // A test that failed may have left it frozen.
+    this.signalAll('SIGCONT');
     this.#process = null;
     const ended = child.exitCode !== null || child.signalCode !== null ? null : once(child, 'exit');
     child.ref();
@@ -187,9 +189,10 @@ export class PostgresServer {
   signalAll(signal: 'SIGSTOP' | 'SIGCONT'): void {
     const parent = this.#process?.pid;
     if (parent === undefined) return;
+    // The parent first: once it is stopped, it starts no further session, which would not be in the list.
+    process.kill(parent, signal);
     const children = execFileSync('ps', ['-o', 'pid=', '--ppid', String(parent)], { encoding: 'utf8' });
-    const pids = children.split('\n').map(Number).filter(Number.isInteger).filter(Boolean);
-    for (const pid of [parent, ...pids]) process.kill(pid, signal);
+    for (const pid of children.split('\n').map(Number).filter(Boolean)) process.kill(pid, signal);
   }
 
   /** Stops the server immediately and removes its folder. May be called repeatedly. */
