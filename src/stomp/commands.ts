@@ -82,6 +82,8 @@ function send(session: StompSession, { headers, body, bytes }: StompFrame): void
   session.confirm(receipt);
 }
 
+const TIMING_NAMES = { matureAt: 'x-next-t', delayMs: 'x-delta-t' };
+
 function elementOf(
   headers: StompFrame['headers'],
   stored: readonly string[] | null,
@@ -91,16 +93,8 @@ function elementOf(
   const matureAt = parseMoment('x-next-t', headerOf(headers, 'x-next-t'));
   const delayMs = parseMilliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, 0);
   const expiresAt = parseExpiry(headers, queue);
-  requireTiming(
-    queue.namespace,
-    queue.key,
-    { matureAt, delayMs, expiresAt },
-    {
-      matureAt: 'x-next-t',
-      delayMs: 'x-delta-t',
-      expiresAt: headerOf(headers, 'x-ks-ttl') === null ? 'expires' : 'x-ks-ttl',
-    },
-  );
+  const names = expiresAt === null ? TIMING_NAMES : { ...TIMING_NAMES, expiresAt: expiryHeader(headers) };
+  requireTiming(queue.namespace, queue.key, { matureAt, delayMs, expiresAt }, names);
   return {
     body,
     contentType: checkContentHeader('content-type', headerOf(headers, 'content-type')),
@@ -123,6 +117,11 @@ function parseExpiry(headers: StompFrame['headers'], { namespace, key }: Queue):
   const ttlMs = parseMilliseconds('x-ks-ttl', headerOf(headers, 'x-ks-ttl'), 1, null);
   const expiresAt = parseMoment('expires', headerOf(headers, 'expires')) || null;
   return ttlMs === null ? expiresAt : momentIn(ttlMs, namespace, key);
+}
+
+/** The header that {@link parseExpiry} used. */
+function expiryHeader(headers: StompFrame['headers']): string {
+  return headerOf(headers, 'x-ks-ttl') === null ? 'expires' : 'x-ks-ttl';
 }
 
 /**
